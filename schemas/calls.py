@@ -1,0 +1,359 @@
+"""Every activity by name, with what it takes and what it returns. Workflows know activities only through this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from schemas.common import (
+    ArtifactRef,
+    Budget,
+    ChangeCounts,
+    Digest,
+    Durable,
+    Execution,
+    FileChanges,
+    Help,
+    Outcome,
+    Phase,
+    Publish,
+    SessionMode,
+    Usage,
+    UtcTime,
+)
+from schemas.errors import ErrorEnvelope
+from schemas.events import RunEvent
+from schemas.facts import GateFact, StepFacts
+from schemas.flow import FlowSpec
+from schemas.handoff import PartialReason, Savepoint, SessionRef, StopMethod
+from schemas.questions import Question
+from schemas.receipt import FallbackRecord
+from schemas.routing import RoutingOutcome, RoutingSignal
+from schemas.run import FlowInput, GitResult
+
+In = TypeVar("In", bound=Durable)
+Out = TypeVar("Out", bound=Durable)
+
+
+@dataclass(frozen=True)
+class ActivityRef(Generic[In, Out]):
+    """An activity's registered name and the types of its argument and result."""
+
+    name: str
+    takes: type[In]
+    returns: type[Out]
+
+
+class Lease(Durable):
+    """Who holds a run: compared with ``run.json`` before anything is written."""
+
+    worker_id: str
+    epoch: int
+
+
+class AttemptKey(Durable):
+    """Which attempt: keys results, paths and activity ids."""
+
+    run_id: str
+    flow_key: str
+    step_id: str
+    visit: int
+    attempt: int
+
+    @property
+    def path(self) -> str:
+        """The attempt's folder, relative to the store."""
+        return f"runs/{self.run_id}/{self.flow_key}/{self.step_id}/{self.visit}/{self.attempt}"
+
+    def activity_id(self, phase: Phase) -> str:
+        """Return the activity id ``<step>.<phase>.<visit>.<attempt>``."""
+        return f"{self.step_id}.{phase}.{self.visit}.{self.attempt}"
+
+
+class StepPlace(Durable):
+    """Where an envelope is: one attempt of an earlier step, and the digest of the envelope's bytes."""
+
+    step_id: str
+    visit: int
+    attempt: int
+    sha256: Digest
+
+
+class ResolveIn(Durable):
+    """Look up, lint, bundle and pin a flow; ``flow`` overrides the input's own in a chain."""
+
+    run_id: str
+    input: FlowInput
+    flow: str | None = None
+
+
+class ResolveOut(Durable):
+    """The flow as it will run: parameters filled in, pinned by the bundle's digest."""
+
+    spec: FlowSpec
+    bundle: ArtifactRef
+    transports: dict[str, list[str]] = {}
+    scenario: ArtifactRef | None = None
+    deterministic: bool = False
+
+
+class Recover(Durable):
+    """Which phase of which attempt did not come back, and how that showed."""
+
+    key: AttemptKey
+    phase: Phase
+    failure: str = ""
+
+
+class AcquireIn(Durable):
+    """Take hold of a run: clone (or rebuild) its workspace, restore it, run set-up and the base gates."""
+
+    run_id: str
+    workflow_id: str
+    execution_run_id: str
+    flow_key: str
+    bundle: ArtifactRef
+    repo: str
+    base: str | None = None
+    allow_dirty: bool = False
+    recover: Recover | None = None
+    journal: list[RunEvent] = []
+
+
+class WorkOut(Durable):
+    """How the work phase ended. ``finished`` alone means the agent ended its turn by itself."""
+
+    ended: Literal[
+        "finished",
+        "interrupted",
+        "question",
+        "approval",
+        "budget",
+        "rate_limited",
+        "agent_failed",
+        "timeout",
+        "worker_shutdown",
+        "crash",
+        "activity_paused",
+        "activity_reset",
+        "server_lost",
+    ]
+    reason: PartialReason | None = None
+    stop_method: StopMethod | None = None
+    session: SessionRef | None = None
+    session_mode: SessionMode | None = None
+    transport: str = ""
+    provider: str = ""
+    model: str | None = None
+    usage: Usage = Usage()
+    changes: ChangeCounts = ChangeCounts()
+    tree: str | None = None
+    commit_before: str | None = None
+    commit_after: str | None = None
+    tools: list[str] = []
+    tool_calls: int = 0
+    tools_blocked: int = 0
+    stop_reason: str | None = None
+    elapsed_ms: int = 0
+    question: Question | None = None
+    retry_at: UtcTime | None = None
+    partial: ArtifactRef | None = None
+    savepoint: Savepoint | None = None
+    fallbacks: list[FallbackRecord] = []
+    context_cut: list[str] = []
+    error: ErrorEnvelope | None = None
+
+
+class GateRun(Durable):
+    """A gate's fact together with how long it ran and where its output is."""
+
+    fact: GateFact
+    elapsed_ms: int = 0
+    evidence: ArtifactRef | None = None
+
+
+class MeasureOut(Durable):
+    """Gate results and the tree ids before and after them."""
+
+    gates: list[GateRun] = []
+    tree_before: str | None = None
+    tree_after: str | None = None
+    commit: str | None = None
+    failure_signature: str | None = None
+    elapsed_ms: int = 0
+    stopped: PartialReason | None = None
+    left_behind: list[str] = []
+
+
+class FinalizeOut(Durable):
+    """The draft the agent wrote, or why there is none; the tree id as the phase ended."""
+
+    draft: ArtifactRef | None = None
+    claimed_status: str | None = None
+    can_further_iteration_help: Help = "unsure"
+    headline: str = Field(default="", max_length=300)
+    tree: str | None = None
+    session_mode: SessionMode | None = None
+    reprompts: int = 0
+    usage: Usage = Usage()
+    elapsed_ms: int = 0
+    error: ErrorEnvelope | None = None
+
+
+class ProposeOut(Durable):
+    """The agent's advice where to go, or why there is none; the tree id as the phase ended."""
+
+    signal: RoutingSignal | None = None
+    tree: str | None = None
+    session_mode: SessionMode | None = None
+    usage: Usage = Usage()
+    elapsed_ms: int = 0
+    error: ErrorEnvelope | None = None
+
+
+class AcquireOut(Durable):
+    """What the run now stands on. ``finished`` carries the result of the phase that was thought lost."""
+
+    lease: Lease
+    queue: str
+    control_queue: str
+    host: str = ""
+    workspace: str = ""
+    branch: str
+    base_commit: str
+    base_tree: str
+    base_gates: dict[str, list[GateRun]] = {}
+    search_attributes: bool = False
+    rebuilt: bool = False
+    finished_work: WorkOut | None = None
+    finished_measure: MeasureOut | None = None
+    finished_finalize: FinalizeOut | None = None
+    finished_route: ProposeOut | None = None
+    partial: ArtifactRef | None = None
+    partial_work: WorkOut | None = None
+
+
+class PhaseIn(Durable):
+    """What every phase on the pinned queue is given."""
+
+    key: AttemptKey
+    iteration: int
+    lease: Lease
+    bundle: ArtifactRef
+    workflow_id: str
+    journal: list[RunEvent] = []
+
+
+class WorkIn(PhaseIn):
+    """Let the agent work: the earlier envelopes it sees, a human's note, the partial it goes on from."""
+
+    transports: list[str]
+    model: str | None = None
+    context: list[StepPlace] = []
+    note: str | None = None
+    partial: ArtifactRef | None = None
+    last_gates: AttemptKey | None = None
+    session: SessionRef | None = None
+    budget: Budget | None = None
+
+
+class MeasureIn(PhaseIn):
+    """Run gates: the step's own, or (``gates``) those named ``<step>/<gate>`` for the last measurement."""
+
+    gates: list[str] | None = None
+
+
+class SessionPhaseIn(PhaseIn):
+    """Finalize or propose a route in the attempt's session; ``measured`` is the tree the gates saw."""
+
+    work_attempt: int
+    session: SessionRef | None = None
+    measured: str | None = None
+    candidates: list[str] = []
+
+
+class RecordIn(Durable):
+    """Write receipt, envelope and journal of one attempt. Everything else is read from the phases' own results."""
+
+    key: AttemptKey
+    iteration: int
+    lease: Lease
+    bundle: ArtifactRef
+    branch: str = ""
+    execution_status: Execution
+    facts: StepFacts
+    work: WorkOut | None = None
+    work_attempt: int | None = None
+    measure: MeasureOut | None = None
+    measure_attempt: int | None = None
+    finalize: FinalizeOut | None = None
+    finalize_attempt: int | None = None
+    base_gates: list[GateRun] = []
+    routing: RoutingOutcome | None = None
+    requested_by: str = ""
+    started_at: UtcTime
+    completed_at: UtcTime
+    previous_sha256: Digest
+    journal: list[RunEvent] = []
+
+
+class RecordOut(Durable):
+    """The receipt and the envelope as stored; ``receipt.sha256`` is the new head of the chain."""
+
+    receipt: ArtifactRef
+    envelope: ArtifactRef
+
+
+class FlushIn(Durable):
+    """Write journal events now (before a wait)."""
+
+    run_id: str
+    journal: list[RunEvent]
+
+
+class FlushOut(Durable):
+    """The last sequence number that is stored."""
+
+    last_seq: int
+
+
+class ReleaseIn(Durable):
+    """Give the run back: publish as asked, record the outcome, end its lease."""
+
+    run_id: str
+    workflow_id: str
+    lease: Lease
+    outcome: Outcome
+    publish: Publish = "none"
+    receipts_head: str | None = None
+    journal: list[RunEvent] = []
+
+
+class ReleaseOut(Durable):
+    """Where the result is."""
+
+    git: GitResult
+    pull_request: str | None = None
+
+
+RESOLVE_FLOW = ActivityRef("resolve_flow", ResolveIn, ResolveOut)
+ACQUIRE = ActivityRef("acquire_workspace", AcquireIn, AcquireOut)
+WORK = ActivityRef("work", WorkIn, WorkOut)
+MEASURE = ActivityRef("measure", MeasureIn, MeasureOut)
+FINALIZE = ActivityRef("finalize", SessionPhaseIn, FinalizeOut)
+PROPOSE_ROUTE = ActivityRef("propose_route", SessionPhaseIn, ProposeOut)
+RECORD = ActivityRef("record", RecordIn, RecordOut)
+FLUSH = ActivityRef("flush_journal", FlushIn, FlushOut)
+RELEASE = ActivityRef("release_workspace", ReleaseIn, ReleaseOut)
+
+
+class WorkResult(Durable):
+    """``work.json``: the work phase's result with the lists that history does not carry."""
+
+    out: WorkOut
+    changes: FileChanges = FileChanges()
+    outputs: dict[str, ArtifactRef] = {}
+    transcript: ArtifactRef | None = None
+    tool_calls: ArtifactRef | None = None

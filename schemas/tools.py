@@ -1,0 +1,51 @@
+"""One representation of a tool call, whichever transport made it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
+
+from schemas.common import Durable, UtcTime
+
+MAX_TOOL_TEXT = 2_000
+
+
+def cut(text: str, limit: int = MAX_TOOL_TEXT) -> str:
+    """Return at most about ``limit`` characters of ``text``: the head, and how long it was in all."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… [{len(text)} characters in all]"
+
+
+class NormalizedToolCall(Durable):
+    """A tool call as every receipt shows it; input and output are cut at 2,000 characters each."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+    tool_name: str
+    input: str = Field(default="", validation_alias=AliasChoices("input", "tool_input"))
+    output: str | None = Field(default=None, validation_alias=AliasChoices("output", "tool_output"))
+    success: bool
+    duration_ms: int = 0
+    blocked: bool = False
+    blocked_reason: str | None = None
+    source: Literal["sdk", "cli-observed", "kernel-executed", "stub"]
+    timestamp: UtcTime
+    call_id: str | None = None
+    operation: str | None = None
+    cycle: int | None = None
+    agent_id: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+
+    @field_validator("input", "output", mode="before")
+    @classmethod
+    def _as_cut_text(cls, value: Any) -> Any:
+        if value is None:
+            return value
+        if not isinstance(value, str):
+            import json  # noqa: PLC0415 - only where a transport hands over structured input
+
+            value = json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+        return cut(value)

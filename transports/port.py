@@ -1,0 +1,188 @@
+"""The port every agent is driven through. Read this before any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+
+from schemas.common import SessionMode
+from schemas.errors import ErrorEnvelope
+from schemas.events import TransportEvent
+from schemas.handoff import StopMethod
+from schemas.questions import Answer, Question
+
+Emit = Callable[[TransportEvent], None]
+"""Takes an event; never blocks, never raises."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a transport can be used here; if not, why, and the command that installs what is missing."""
+
+    ok: bool
+    reason: str = ""
+    install_hint: str = ""
+
+
+@dataclass(frozen=True)
+class TransportCapabilities:
+    """What a transport can do; the conformance suite proves each flag."""
+
+    output_format: bool = False
+    interrupts: bool = False
+    hooks: bool = False
+    sandbox: bool = False
+    hot_context: bool = False
+    context_across_steps: bool = False
+    streaming: bool = False
+    rewind: bool = False
+    native_tools: bool = False
+    tool_observation: bool = False
+    tool_interception: bool = False
+    project_context: bool = False
+    max_context_tokens: int = 0
+    provider_name: str = "unknown"
+    structured_output_fallback: Literal["none", "microloop"] = "none"
+
+
+@dataclass(frozen=True)
+class Park:
+    """The answer to a question that cannot be answered while the session is held: end the turn."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What a session is opened with.
+
+    ``environment`` is the whole environment of the children; ``private`` is a folder of the attempt's own (HOME,
+    TMPDIR, session file); ``resume`` is the id of a session to go on with; ``read_only`` forbids every edit.
+    ``place`` (step, visit, attempt, iteration) only names the attempt, for scripts and logs.
+    """
+
+    run_id: str
+    place: Mapping[str, str | int]
+    workspace: Path
+    private: Path
+    environment: Mapping[str, str]
+    persona: str
+    model: str | None
+    read_only: bool
+    command_timeout_s: float
+    no_output_s: float
+    resume: str | None = None
+    scenario: str | None = None
+    on_question: Callable[[Question], Awaitable[Answer | Park]] | None = None
+
+
+@dataclass(frozen=True)
+class WorkRequest:
+    """One work turn: the prompt, and how many tokens and seconds may be used (None: no bound)."""
+
+    prompt: str
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+
+
+WorkEnd = Literal["completed", "question", "approval", "rate_limited", "budget", "failed"]
+
+
+@dataclass(frozen=True)
+class WorkOutcome:
+    """How the turn ended. Anything but ``completed`` leaves work undone; ``error`` says why for ``failed``."""
+
+    end: WorkEnd
+    stop_reason: str = ""
+    question: Question | None = None
+    retry_at: datetime | None = None
+    error: ErrorEnvelope | None = None
+
+
+@dataclass(frozen=True)
+class StructuredResult:
+    """A value that validates against the schema, or the error; ``reprompts`` counts the tries after the first."""
+
+    value: dict[str, Any] | None
+    reprompts: int = 0
+    error: ErrorEnvelope | None = None
+
+
+@dataclass(frozen=True)
+class StopReport:
+    """Which rung of the ladder ended the turn."""
+
+    method: StopMethod
+    detail: str = ""
+
+
+class StepSession(Protocol):
+    """One agent session, opened once per attempt and used for work, finalize and route."""
+
+    @property
+    def session_id(self) -> str | None:
+        """The id by which the session can be resumed, once it is known."""
+
+    @property
+    def mode(self) -> SessionMode:
+        """Whether the session is new (cold), resumed, or (asked again) hot."""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a later session can go on with this one's id."""
+
+    async def work(self, request: WorkRequest, emit: Emit) -> WorkOutcome:
+        """Run one turn to its end. Raises nothing but CancelledError; a failure is an outcome."""
+
+    async def structured(
+        self, prompt: str, schema: type[BaseModel], emit: Emit, *, timeout_s: float
+    ) -> StructuredResult:
+        """Ask for a value of ``schema`` in a turn without write tools. Raises nothing but CancelledError."""
+
+    async def steer(self, text: str) -> bool:
+        """Say something to the agent while it works; False where the transport cannot."""
+
+    async def interrupt(self, grace_s: float) -> StopReport:
+        """End the running turn: ask, wait up to ``grace_s`` seconds, then end the process tree."""
+
+    async def aclose(self) -> None:
+        """End the session and everything it started; may be called twice."""
+
+
+class Transport(Protocol):
+    """One kind of agent."""
+
+    @property
+    def name(self) -> str:
+        """The name flows use."""
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        """What it can do."""
+
+    @property
+    def reports_cost(self) -> bool:
+        """Whether ``usd`` budgets can be held."""
+
+    def is_available(self) -> Availability:
+        """Say whether it can be used on this machine, without starting anything."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StepSession:
+        """Open (or, with ``spec.resume``, go on with) a session. Raises TransportError."""
+
+
+@dataclass
+class TransportError(Exception):
+    """Raised when a session cannot be opened: the error as data, and whether only the resumed id was bad."""
+
+    error: ErrorEnvelope
+    resume_refused: bool = False
+    details: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.error.message

@@ -89,14 +89,27 @@ class ResolveIn(Durable):
     flow: str | None = None
 
 
+class Pace(Durable):
+    """The worker's time-outs that workflow code needs (seconds); pinned when the flow is resolved."""
+
+    heartbeat_s: float = 15
+    schedule_to_start_s: float = 30
+    recover_old_worker_s: float = 5
+
+
 class ResolveOut(Durable):
-    """The flow as it will run: parameters filled in, pinned by the bundle's digest."""
+    """The flow as it will run: parameters filled in, pinned by the bundle's digest.
+
+    ``transports`` lists per step what is tried in order; ``offered`` is what a resume may switch to.
+    """
 
     spec: FlowSpec
     bundle: ArtifactRef
     transports: dict[str, list[str]] = {}
+    offered: list[str] = []
     scenario: ArtifactRef | None = None
     deterministic: bool = False
+    pace: Pace = Pace()
 
 
 class Recover(Durable):

@@ -1,0 +1,36 @@
+"""``run.json``: who holds a run, and where it stands."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict, Field
+
+from schemas.calls import Lease
+from schemas.common import ArtifactRef, Digest, Durable, Outcome, UtcTime
+
+
+class RunRecord(Durable):
+    """The one stored file that is replaced, by compare-and-set. Unknown keys are kept, for newer workers' sake.
+
+    ``savepoints`` counts the savepoints taken; ``released`` is true once the workspace was given back.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    run_id: str
+    workflow_id: str
+    execution_run_id: str
+    flow_key: str
+    repo: str
+    base: str | None = None
+    base_commit: str = ""
+    branch: str = ""
+    bundle: ArtifactRef | None = None
+    lease: Lease
+    host: str = ""
+    workspace: str = ""
+    savepoints: int = Field(default=0, ge=0)
+    created_at: UtcTime
+    ended_at: UtcTime | None = None
+    outcome: Outcome | None = None
+    receipts_head: Digest | None = None
+    released: bool = False

@@ -1,0 +1,142 @@
+"""What a run carries over continue-as-new, and what its queries show. Bounded: see the limits below."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from schemas.calls import AcquireOut, AttemptKey, ResolveOut, StepPlace
+from schemas.common import Durable, Outcome, Phase, Usage, UtcTime
+from schemas.events import RunEvent
+from schemas.receipt import GENESIS
+from schemas.routing import RoutingState
+from schemas.run import DecisionSummary, FlowInput, StepSummary
+
+MAX_DECISIONS = 50
+MAX_CONTEXT = 20
+MAX_RECEIPTS = 100
+
+WaitFor = Literal["pause", "human", "answer", "approval", "budget", "rate_limit"]
+State = Literal["running", "waiting", "stopping", "done"]
+
+
+class GateSeen(Durable):
+    """The newest measurement of one required gate: on which tree, with which result."""
+
+    step_id: str
+    gate: str
+    tree: str
+    passed: bool
+
+
+class ReceiptPlace(Durable):
+    """One receipt of the run's chain."""
+
+    step_id: str
+    visit: int
+    attempt: int
+    sha256: str
+    uri: str
+
+
+class LastRefused(Durable):
+    """The newest message that was refused, and what would have been legal."""
+
+    name: str
+    reason: str
+    legal: list[str] = []
+
+
+class Waiting(Durable):
+    """What the run waits for, since when, until when, and which messages are legal answers."""
+
+    kind: WaitFor
+    step_id: str | None = None
+    reason: str = ""
+    since: UtcTime
+    deadline: UtcTime | None = None
+    legal: list[str] = []
+
+
+class RunState(Durable):
+    """Everything of a run that outlives one history; mutated in place by the workflow alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=False)
+
+    run_id: str
+    workflow_id: str
+    input: FlowInput
+    started_at: UtcTime
+    flow_key: str = ""
+    flow_name: str | None = None
+    chain: list[str] = []
+    kept_outcome: Outcome | None = None
+    kept_summary: str = ""
+    resolved: ResolveOut | None = None
+    acquired: AcquireOut | None = None
+    next_step: str | None = None
+    visits: dict[str, int] = {}
+    steps: dict[str, StepSummary] = {}
+    skipped: list[str] = []
+    routing: RoutingState | None = None
+    decisions: list[DecisionSummary] = []
+    decisions_total: int = 0
+    context: list[StepPlace] = []
+    receipts: list[ReceiptPlace] = []
+    receipts_total: int = 0
+    head: str = GENESIS
+    gates_seen: list[GateSeen] = []
+    final_tree: str | None = None
+    last_gates: AttemptKey | None = None
+    usage: Usage = Usage()
+    work_seconds: float = 0
+    seq: int = 0
+    pending: list[RunEvent] = []
+    pause_reason: str | None = None
+    last_refused: LastRefused | None = None
+    continued: int = 0
+
+
+class RunStatus(Durable):
+    """Answer of the query ``status``."""
+
+    run_id: str
+    flow: str
+    state: State
+    waiting: Waiting | None = None
+    step: str | None = None
+    phase: Phase | None = None
+    visit: int = 0
+    attempt: int = 0
+    iteration: int = 0
+    needs_human: bool = False
+    pause_requested: bool = False
+    legal: list[str] = []
+    last_refused: LastRefused | None = None
+    steps: list[StepSummary] = []
+    outcome: Outcome | None = None
+    usage: Usage = Usage()
+    workspace: str = ""
+    host: str = ""
+    branch: str = ""
+    receipts_head: str = ""
+    next_command: str = ""
+
+
+class RoutingView(Durable):
+    """Answer of the query ``routing``: the newest decisions; ``truncated`` when there were more."""
+
+    decisions: list[DecisionSummary]
+    total: int
+    truncated: bool
+    loops: dict[str, int] = {}
+
+
+class ReceiptsView(Durable):
+    """Answer of the query ``receipts``: the newest receipts and the head of the chain."""
+
+    head: str
+    receipts: list[ReceiptPlace]
+    total: int
+    truncated: bool

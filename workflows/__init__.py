@@ -1,0 +1,1 @@
+"""Deterministic orchestration: what happens next, decided from facts; the side effects live in activities."""

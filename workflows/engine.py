@@ -1,0 +1,335 @@
+"""A run from its first step to its result: the loop over steps, the last measurement, chains, the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from schemas.calls import MEASURE, AttemptKey, MeasureIn, MeasureOut, RecordIn, ReleaseIn
+from schemas.common import FINAL_STEP, Outcome
+from schemas.errors import OWN_ERROR_TYPES, ErrorEnvelope
+from schemas.facts import StepFacts
+from schemas.routing import RoutingState
+from schemas.run import FlowResult
+from schemas.run_state import MAX_RECEIPTS, GateSeen, ReceiptPlace
+from workflows.facts import gates_line
+from workflows.phases import PhaseLost, Refused
+from workflows.routing import (
+    Measurement,
+    RequiredGate,
+    TerminalOutcome,
+    begin,
+    run_outcome,
+    transition,
+    verification,
+)
+from workflows.run import Ended, Run
+from workflows.visit import Visit
+
+
+def reset_not_supported() -> ApplicationError:
+    """Return the error that ends a run which was reset."""
+    message = "a run cannot be reset, since its workspace has moved on: use stepwise fork"
+    return ApplicationError(message, type="ResetNotSupported", non_retryable=True)
+
+
+COMPLETED: tuple[Outcome, ...] = ("verified", "nothing_to_do", "stopped")
+MAX_FINAL_LOSSES = 5
+
+
+async def execute(run: Run) -> FlowResult:
+    """Drive the run to its end. Returns for the outcomes that complete; raises ApplicationError for the others."""
+    error: ErrorEnvelope | None = None
+    try:
+        outcome, summary = await _drive(run)
+    except Ended as end:
+        outcome, summary, error = end.outcome, end.summary, end.error
+    except asyncio.CancelledError:
+        if run.was_reset:
+            raise reset_not_supported() from None
+        outcome, summary = "cancelled", "the workflow was cancelled"
+    except Refused as refused:
+        if run.was_reset:
+            raise reset_not_supported() from None
+        if run.state.acquired is None:
+            type_ = refused.type if refused.type in OWN_ERROR_TYPES else "failed"
+            raise ApplicationError(refused.message, type=type_, non_retryable=True) from refused
+        outcome, summary = "failed", refused.message
+        error = ErrorEnvelope(code=refused.type, message=refused.message)
+    return await _finish(run, outcome, summary, error)
+
+
+async def _drive(run: Run) -> tuple[Outcome, str]:
+    state = run.state
+    if state.resolved is None:
+        await _prepare(run)
+    while True:
+        step = run.spec.step(state.next_step or run.spec.steps[0].id)
+        if step is None:
+            raise Ended("failed", f"no step {state.next_step!r}")
+        visit = state.visits.get(step.id, 0) + 1
+        state.visits[step.id] = visit
+        run.step, run.visit = step, visit
+        outcome = await Visit(run, step, visit).go()
+        state.skipped = [name for name in state.skipped if name != step.id]
+        if outcome.decision == "skip":
+            state.skipped = [*state.skipped, step.id]
+        if outcome.decision == "terminate" or outcome.next_step_id is None:
+            if outcome.terminal_outcome == "stopped":
+                raise Ended("stopped", outcome.explanation)
+            return await _conclude(run, outcome.terminal_outcome, outcome.explanation)
+        state.routing = transition(
+            run.spec, run.routing, step, outcome, outcome.next_step_id, now=workflow.now()
+        )
+        state.next_step = outcome.next_step_id
+        await _continue_if_long(run)
+
+
+async def _prepare(run: Run) -> None:
+    """Resolve the flow, acquire the workspace unless a chain brought one, and enter the first step."""
+    state = run.state
+    state.resolved = await run.phases.resolve(state.flow_name)
+    run.check_ending()
+    spec = state.resolved.spec
+    state.flow_key = spec.id
+    state.chain = [*state.chain, spec.id]
+    run.journal.add("run_created", flow=spec.id, bundle=state.resolved.bundle.sha256, repo=state.input.repo)
+    if state.acquired is None:
+        run.show()
+        try:
+            state.acquired = await run.phases.acquire()
+        except Refused:
+            run.check_ending()
+            raise
+        state.final_tree = state.acquired.base_tree
+    state.routing = begin(spec, workflow.now())
+    state.next_step = spec.steps[0].id
+    run.check_ending()
+
+
+async def _continue_if_long(run: Run) -> None:
+    """Continue as new where Temporal suggests it: between steps, with every message judged."""
+    if not workflow.info().is_continue_as_new_suggested():
+        return
+    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    run.check_ending()
+    run.state.continued += 1
+    workflow.continue_as_new(args=[run.state.input, run.state])
+
+
+# The end.
+
+
+async def _conclude(run: Run, terminal: TerminalOutcome | None, why: str) -> tuple[Outcome, str]:
+    """Return the outcome, measuring on the final tree what was not measured there."""
+    state, spec = run.state, run.spec
+    acquired = state.acquired
+    if acquired is None:
+        raise Ended("failed", "no workspace was acquired")
+    required = [
+        RequiredGate(step=step.id, gate=gate.name, argv=gate.argv, parse=gate.parse)
+        for step in spec.steps
+        if step.id in state.visits and step.id not in state.skipped
+        for gate in step.required_gates()
+    ]
+    base = [
+        Measurement(step=step, gate=one.fact.name, tree=acquired.base_tree, passed=one.fact.passed)
+        for step, gates in sorted(acquired.base_gates.items())
+        for one in gates
+        if one.fact.measured
+    ]
+    for _ in range(2):
+        seen = [
+            Measurement(step=one.step_id, gate=one.gate, tree=one.tree, passed=one.passed)
+            for one in state.gates_seen
+        ]
+        found = run_outcome(
+            base_tree=acquired.base_tree,
+            final_tree=state.final_tree or acquired.base_tree,
+            terminal_outcome=terminal,
+            required=required,
+            measurements=[*base, *seen],
+        )
+        if isinstance(found, str):
+            return found, _summary(run, found, why)
+        await _measure_final(run, found)
+    return "unverified", "the gates change the tree they measure, so nothing holds for the final tree"
+
+
+def _summary(run: Run, outcome: Outcome, why: str) -> str:
+    match outcome:
+        case "verified":
+            return "every required gate passed on the final tree"
+        case "nothing_to_do":
+            return "the final tree is the base tree and no required gate failed"
+        case "unverified":
+            gates = [one for one in run.state.gates_seen if not one.passed]
+            failed = ", ".join(f"{one.step_id}/{one.gate}" for one in gates)
+            return f"failed on the final tree: {failed}" if failed else "no required gate was measured"
+        case _:
+            return why
+
+
+async def _measure_final(run: Run, names: list[str]) -> None:
+    """Measure gates once more on the final tree, as step ``_final`` with its own receipt."""
+    state = run.state
+    run.step, run.visit, run.iteration = None, 1, 1
+    started = workflow.now()
+    run.journal.add("step_started", step=FINAL_STEP, visit=1, gates=names)
+    measure = await _final_attempts(run, names)
+    run.check_ending()
+    trees = (measure.tree_before, measure.tree_after)
+    facts = StepFacts(
+        status=verification(
+            [one.fact for one in measure.gates], names, None, None, trees[0] is None or trees[0] != trees[1]
+        ),
+        gates=[one.fact for one in measure.gates],
+        tree=measure.tree_after,
+        changed_after_measure=trees[0] != trees[1],
+        elapsed_ms=measure.elapsed_ms,
+    )
+    for one in measure.gates:
+        step_id, _, gate = one.fact.name.partition("/")
+        run.journal.add("gate_measured", step=FINAL_STEP, gate=one.fact.name, passed=one.fact.passed)
+        if measure.tree_before is not None and trees[0] == trees[1]:
+            seen = GateSeen(step_id=step_id, gate=gate, tree=measure.tree_before, passed=one.fact.passed)
+            state.gates_seen = [*state.gates_seen, seen]
+    state.final_tree = measure.tree_after or state.final_tree
+    run.summarise(
+        FINAL_STEP, visits=1, attempts=run.attempt, status=facts.status, gates=gates_line(measure.gates)
+    )
+    run.journal.add("step_ended", step=FINAL_STEP, visit=1, status=facts.status)
+    if state.acquired is None or state.resolved is None:
+        return
+    call = RecordIn(
+        key=_final_key(run),
+        iteration=1,
+        lease=state.acquired.lease,
+        bundle=state.resolved.bundle,
+        branch=state.acquired.branch,
+        execution_status="succeeded",
+        facts=facts,
+        measure=measure,
+        measure_attempt=run.attempt,
+        started_at=started,
+        completed_at=workflow.now(),
+        previous_sha256=state.head,
+        journal=run.journal.batch(),
+    )
+    stored = await run.phases.record(call)
+    state.head = stored.receipt.sha256
+    place = ReceiptPlace(
+        step_id=FINAL_STEP, visit=1, attempt=run.attempt, sha256=state.head, uri=stored.receipt.uri
+    )
+    state.receipts = [*state.receipts, place][-MAX_RECEIPTS:]
+    state.receipts_total += 1
+
+
+async def _final_attempts(run: Run, names: list[str]) -> MeasureOut:
+    state = run.state
+    for attempt in range(1, MAX_FINAL_LOSSES + 1):
+        run.attempt = attempt
+        if state.acquired is None or state.resolved is None:
+            break
+        call = MeasureIn(
+            key=_final_key(run),
+            iteration=1,
+            lease=state.acquired.lease,
+            bundle=state.resolved.bundle,
+            workflow_id=state.workflow_id,
+            journal=run.journal.batch(),
+            gates=names,
+        )
+        run.show()
+        limit_s = sum(gate.timeout or 600 for step in run.spec.steps for gate in step.gates) + 60
+        try:
+            return await run.phases.pinned(MEASURE, call, "measure", limit_s, summary="final measurement")
+        except PhaseLost as lost:
+            run.check_ending()
+            state.acquired = await run.phases.recover(_final_key(run), "measure", lost.failure, attempt)
+            if state.acquired.finished_measure is not None:
+                return state.acquired.finished_measure
+    raise Ended("unverified", "the final measurement was lost again and again")
+
+
+def _final_key(run: Run) -> AttemptKey:
+    return AttemptKey(
+        run_id=run.state.run_id,
+        flow_key=run.state.flow_key,
+        step_id=FINAL_STEP,
+        visit=1,
+        attempt=run.attempt,
+    )
+
+
+async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope | None) -> FlowResult:
+    """Chain on, or release the workspace and end the workflow with the status that fits the outcome."""
+    state = run.state
+    run.step = None
+    _chain_on(run, outcome, summary)
+    outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary
+    run.journal.add("run_completed", outcome=outcome, summary=summary[:500])
+    released = None
+    if state.acquired is not None:
+        call = ReleaseIn(
+            run_id=state.run_id,
+            workflow_id=state.workflow_id,
+            lease=state.acquired.lease,
+            outcome=outcome,
+            publish=state.input.publish,
+            receipts_head=state.head,
+            journal=run.journal.batch(),
+        )
+        try:
+            released = await run.phases.release(call)
+        except Refused as refused:
+            # The outcome stands whether or not the clone could be given back; say so beside it.
+            error = error or ErrorEnvelope(code=refused.type, message=refused.message)
+    run.outcome = outcome
+    run.phases.phase = None
+    run.show()
+    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    result = FlowResult(
+        run_id=state.run_id,
+        outcome=outcome,
+        summary=summary,
+        steps=list(state.steps.values()),
+        decisions=state.decisions,
+        decisions_truncated=state.decisions_total > len(state.decisions),
+        usage=state.usage,
+        git=released.git if released else None,
+        pull_request=released.pull_request if released else None,
+        receipts_head=state.head,
+        error=error,
+    )
+    if outcome == "cancelled":
+        raise asyncio.CancelledError
+    if outcome in COMPLETED:
+        return result
+    raise ApplicationError(f"{outcome}: {summary}", result, type=outcome, non_retryable=True)
+
+
+def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
+    """Continue as new into the flow that follows, if one does."""
+    state = run.state
+    if state.resolved is None or outcome in ("stopped", "cancelled"):
+        return
+    follows = state.resolved.spec.on_complete if outcome in COMPLETED else state.resolved.spec.on_failure
+    if follows is None or follows.flow in state.chain:
+        return
+    if outcome not in COMPLETED:
+        state.kept_outcome, state.kept_summary = state.kept_outcome or outcome, state.kept_summary or summary
+    run.journal.add("run_completed", flow=state.flow_key, outcome=outcome, next_flow=follows.flow)
+    state.flow_name = follows.flow
+    state.resolved = None
+    state.next_step = None
+    state.visits = {}
+    state.steps = {}
+    state.skipped = []
+    state.gates_seen = []
+    state.last_gates = None
+    state.routing = RoutingState(now=workflow.now(), loops={})
+    state.continued += 1
+    workflow.continue_as_new(args=[state.input, state])

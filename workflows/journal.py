@@ -1,0 +1,43 @@
+"""The run's journal as the workflow keeps it: numbered events that wait to be stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow
+
+from schemas.events import RunEvent, RunEventKind
+from schemas.run_state import RunState
+
+
+class Journal:
+    """Numbers events from 1 without gaps; they leave with the next call that can store them."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def add(self, kind: RunEventKind, **payload: Any) -> None:
+        """Append an event; its payload's keys stand beside the fixed ones."""
+        state = self._state
+        state.seq += 1
+        event = RunEvent.model_validate(
+            {
+                "run_id": state.run_id,
+                "seq": state.seq,
+                "event_id": f"{state.run_id}.{state.seq}",
+                "ts": workflow.now(),
+                "kind": kind,
+                **{key: value for key, value in payload.items() if value is not None},
+            }
+        )
+        state.pending = [*state.pending, event]
+
+    def batch(self) -> list[RunEvent]:
+        """Return the events that are not known to be stored."""
+        return list(self._state.pending)
+
+    def stored(self, batch: list[RunEvent]) -> None:
+        """Forget the events of a batch that a call has stored."""
+        if batch:
+            last = batch[-1].seq
+            self._state.pending = [event for event in self._state.pending if event.seq > last]

@@ -1,0 +1,279 @@
+"""Calling the phases: one attempt each, cut where a person may cut, found again when they do not come back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+from schemas.calls import (
+    ACQUIRE,
+    FLUSH,
+    RECORD,
+    RELEASE,
+    RESOLVE_FLOW,
+    AcquireIn,
+    AcquireOut,
+    ActivityRef,
+    AttemptKey,
+    FlushIn,
+    PhaseIn,
+    RecordIn,
+    RecordOut,
+    Recover,
+    ReleaseIn,
+    ReleaseOut,
+    ResolveIn,
+    ResolveOut,
+)
+from schemas.common import Durable, Phase
+from schemas.run_state import RunState
+from workflows.journal import Journal
+from workflows.log import logger
+
+Call = TypeVar("Call", bound=Durable)
+PhaseCall = TypeVar("PhaseCall", bound=PhaseIn)
+Out = TypeVar("Out", bound=Durable)
+
+SLOT_WAIT = timedelta(hours=24)
+MAX_BACKOFF_S = 60
+ONCE = RetryPolicy(maximum_attempts=1)
+SOME = RetryPolicy(maximum_attempts=5, non_retryable_error_types=["PayloadsTooLarge"])
+ALWAYS = RetryPolicy(
+    initial_interval=timedelta(seconds=1),
+    maximum_interval=timedelta(seconds=30),
+    non_retryable_error_types=["PayloadsTooLarge"],
+)
+STORE = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10))
+
+
+class PhaseLost(Exception):
+    """Raised when a pinned phase did not come back with a result; ``failure`` says how that showed."""
+
+    def __init__(self, failure: str) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class Refused(Exception):
+    """Raised when an activity says that the run cannot go on at all; ``type`` is the error's wire name."""
+
+    def __init__(self, type_: str, message: str) -> None:
+        super().__init__(message)
+        self.type = type_
+        self.message = message
+
+
+def failure_of(error: ActivityError) -> str:
+    """Return in one line how an activity failed."""
+    cause = error.cause
+    if isinstance(cause, ActivityTimeout):
+        return f"time-out ({cause.type.name.lower() if cause.type else 'unknown'})"
+    if isinstance(cause, CancelledError):
+        return "cancelled"
+    if isinstance(cause, ApplicationError):
+        return f"{cause.type or 'error'}: {cause.message}"[:500]
+    return str(cause or error)[:500]
+
+
+class Phases:
+    """Every activity call of a run. Holds the one running handle, so that it can be cut."""
+
+    def __init__(self, state: RunState, journal: Journal) -> None:
+        self._state = state
+        self._journal = journal
+        self._running: workflow.ActivityHandle[Any] | None = None
+        self._cuttable = False
+        self.phase: Phase | None = None
+
+    def cut(self) -> bool:
+        """Cancel the running phase if it may be cut; False where there is none or it must end by itself."""
+        if self._running is None or not self._cuttable:
+            return False
+        return self._running.cancel()
+
+    async def resolve(self, flow: str | None) -> ResolveOut:
+        """Resolve the input's flow, or the chained flow of this name. Raises Refused."""
+        call = ResolveIn(run_id=self._state.run_id, input=self._state.input, flow=flow)
+        return await self._ordinary(
+            RESOLVE_FLOW, call, timedelta(seconds=60), SOME, summary="resolve the flow"
+        )
+
+    async def acquire(self, recover: Recover | None = None, *, queue: str | None = None) -> AcquireOut:
+        """Take hold of the run's workspace. Raises Refused; with ``queue``, PhaseLost when nobody answers there."""
+        state = self._state
+        resolved = state.resolved
+        if resolved is None:
+            raise Refused("InternalError", "no flow was resolved")
+        call = AcquireIn(
+            run_id=state.run_id,
+            workflow_id=state.workflow_id,
+            execution_run_id=workflow.info().run_id,
+            flow_key=state.flow_key,
+            bundle=resolved.bundle,
+            repo=state.input.repo,
+            base=state.input.base,
+            allow_dirty=state.input.allow_dirty,
+            recover=recover,
+            journal=self._journal.batch(),
+        )
+        self.phase = "acquire"
+        wait = timedelta(seconds=resolved.pace.recover_old_worker_s) if queue else None
+        out = await self._ordinary(
+            ACQUIRE,
+            call,
+            timedelta(hours=2),
+            ONCE if queue else ALWAYS,
+            summary="recover the workspace" if recover else "acquire the workspace",
+            queue=queue,
+            wait=wait,
+            heartbeat=True,
+        )
+        self._journal.stored(call.journal)
+        return out
+
+    async def recover(self, key: AttemptKey, phase: Phase, failure: str, losses: int) -> AcquireOut:
+        """Find out what became of a lost phase: ask the old worker first, then any. Raises Refused."""
+        await workflow.sleep(min(MAX_BACKOFF_S, 2 ** (losses - 1)), summary="back-off before recovery")
+        lost = Recover(key=key, phase=phase, failure=failure)
+        old = self._state.acquired
+        if old is not None:
+            try:
+                return await self.acquire(lost, queue=old.control_queue)
+            except PhaseLost as gone:
+                logger.warning("the old worker did not answer: %s", gone.failure)
+        return await self.acquire(lost)
+
+    async def pinned(
+        self,
+        ref: ActivityRef[PhaseCall, Out],
+        call: PhaseCall,
+        phase: Phase,
+        limit_s: float,
+        *,
+        summary: str,
+    ) -> Out:
+        """Run one phase where the workspace is. Raises PhaseLost when no result came back."""
+        state = self._state
+        if state.acquired is None or state.resolved is None:
+            raise Refused("InternalError", "no workspace was acquired")
+        pace = state.resolved.pace
+        self.phase = phase
+        slot_wait = SLOT_WAIT if phase == "work" else timedelta()
+        handle: workflow.ActivityHandle[Out] = workflow.start_activity(
+            ref.name,
+            call,
+            result_type=ref.returns,
+            task_queue=state.acquired.queue,
+            activity_id=call.key.activity_id(phase),
+            start_to_close_timeout=timedelta(seconds=limit_s) + slot_wait,
+            schedule_to_start_timeout=timedelta(seconds=pace.schedule_to_start_s),
+            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s),
+            retry_policy=ONCE,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=summary,
+        )
+        out = await self._await(handle, cuttable=phase in ("work", "measure"))
+        self._journal.stored(call.journal)
+        return out
+
+    async def record(self, call: RecordIn) -> RecordOut:
+        """Write receipt, envelope and journal of one attempt."""
+        self.phase = "record"
+        out: RecordOut = await workflow.execute_local_activity(
+            RECORD.name,
+            call,
+            result_type=RECORD.returns,
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=STORE,
+            activity_id=call.key.activity_id("record"),
+            summary=f"{call.key.step_id}: record",
+        )
+        self._journal.stored(call.journal)
+        return out
+
+    async def flush(self) -> None:
+        """Store the journal before a wait."""
+        batch = self._journal.batch()
+        if not batch:
+            return
+        await workflow.execute_local_activity(
+            FLUSH.name,
+            FlushIn(run_id=self._state.run_id, journal=batch),
+            result_type=FLUSH.returns,
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=STORE,
+            summary="flush the journal",
+        )
+        self._journal.stored(batch)
+
+    async def release(self, call: ReleaseIn) -> ReleaseOut:
+        """Give the workspace back, on the worker that has it if that one is there."""
+        acquired = self._state.acquired
+        if acquired is not None:
+            try:
+                return await self._ordinary(
+                    RELEASE,
+                    call,
+                    timedelta(minutes=10),
+                    SOME,
+                    summary="release the workspace",
+                    queue=acquired.control_queue,
+                    wait=timedelta(seconds=self._wait_old()),
+                )
+            except PhaseLost as gone:
+                logger.warning("release on the worker of the run failed: %s", gone.failure)
+        return await self._ordinary(
+            RELEASE, call, timedelta(minutes=10), SOME, summary="release the workspace"
+        )
+
+    def _wait_old(self) -> float:
+        return self._state.resolved.pace.recover_old_worker_s if self._state.resolved else 5
+
+    async def _ordinary(
+        self,
+        ref: ActivityRef[Call, Out],
+        call: Call,
+        limit: timedelta,
+        retry: RetryPolicy,
+        *,
+        summary: str,
+        queue: str | None = None,
+        wait: timedelta | None = None,
+        heartbeat: bool = False,
+    ) -> Out:
+        pace = self._state.resolved.pace if self._state.resolved else None
+        handle: workflow.ActivityHandle[Out] = workflow.start_activity(
+            ref.name,
+            call,
+            result_type=ref.returns,
+            task_queue=queue,
+            start_to_close_timeout=limit,
+            schedule_to_start_timeout=wait,
+            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s) if heartbeat and pace else None,
+            retry_policy=retry,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=summary,
+        )
+        try:
+            return await self._await(handle, cuttable=ref.name == ACQUIRE.name)
+        except PhaseLost as lost:
+            cause = lost.__cause__.cause if isinstance(lost.__cause__, ActivityError) else None
+            if isinstance(cause, ApplicationError) and (cause.non_retryable or queue is None):
+                raise Refused(cause.type or "failed", cause.message) from lost
+            if queue is None:
+                raise Refused("failed", f"{summary}: {lost.failure}") from lost
+            raise
+
+    async def _await(self, handle: workflow.ActivityHandle[Out], *, cuttable: bool) -> Out:
+        self._running, self._cuttable = handle, cuttable
+        try:
+            return await handle
+        except ActivityError as error:
+            raise PhaseLost(failure_of(error)) from error
+        finally:
+            self._running = None

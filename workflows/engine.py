@@ -29,8 +29,9 @@ from workflows.run import Ended, Run
 from workflows.visit import Visit
 
 
-def reset_not_supported() -> ApplicationError:
-    """Return the error that ends a run which was reset."""
+async def _reset_not_supported(run: Run) -> ApplicationError:
+    """Return the error that ends a run which was reset; its workspace and evidence are not touched."""
+    await _settle(run, "failed")
     message = "a run cannot be reset, since its workspace has moved on: use stepwise fork"
     return ApplicationError(message, type="ResetNotSupported", non_retryable=True)
 
@@ -43,17 +44,19 @@ async def execute(run: Run) -> FlowResult:
     """Drive the run to its end. Returns for the outcomes that complete; raises ApplicationError for the others."""
     error: ErrorEnvelope | None = None
     try:
+        run.check_ending()
         outcome, summary = await _drive(run)
     except Ended as end:
         outcome, summary, error = end.outcome, end.summary, end.error
     except asyncio.CancelledError:
         if run.was_reset:
-            raise reset_not_supported() from None
+            raise await _reset_not_supported(run) from None
         outcome, summary = "cancelled", "the workflow was cancelled"
     except Refused as refused:
         if run.was_reset:
-            raise reset_not_supported() from None
+            raise await _reset_not_supported(run) from None
         if run.state.acquired is None:
+            await _settle(run, "failed")
             type_ = refused.type if refused.type in OWN_ERROR_TYPES else "failed"
             raise ApplicationError(refused.message, type=type_, non_retryable=True) from refused
         outcome, summary = "failed", refused.message
@@ -287,10 +290,7 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
         except Refused as refused:
             # The outcome stands whether or not the clone could be given back; say so beside it.
             error = error or ErrorEnvelope(code=refused.type, message=refused.message)
-    run.outcome = outcome
-    run.phases.phase = None
-    run.show()
-    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    await _settle(run, outcome)
     result = FlowResult(
         run_id=state.run_id,
         outcome=outcome,
@@ -309,6 +309,14 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     if outcome in COMPLETED:
         return result
     raise ApplicationError(f"{outcome}: {summary}", result, type=outcome, non_retryable=True)
+
+
+async def _settle(run: Run, outcome: Outcome) -> None:
+    """Close the run to messages, and let every handler that is under way answer."""
+    run.outcome = outcome
+    run.phases.phase = None
+    run.show()
+    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
 
 
 def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from schemas.run import FlowResult
 from schemas.run_state import ReceiptsView, RoutingView, RunStatus
-from workflows.engine import execute, reset_not_supported
+from workflows.engine import execute
 from workflows.mailbox import Mailbox
 from workflows.messages import MESSAGES, BadMessage, Message, parse, refusal
 from workflows.run import Run, fresh_state
@@ -98,17 +98,16 @@ class Flow(_TableControls):  # type: ignore[misc] # built from the table of mess
     async def run(self, *args: Any) -> FlowResult:
         """Run the flow. Raises ApplicationError with the outcome as type for every outcome that is a failure."""
         info = workflow.info()
-        if (
-            info.original_execution_run_id != info.run_id
-            and info.get_current_history_length() > FIRST_TASK_EVENTS
-        ):
-            raise reset_not_supported()
         flow_input, carried = parse_start(args, continued=info.continued_run_id is not None)
         state = carried or fresh_state(
             run_id(info.workflow_id, info.first_execution_run_id), flow_input, workflow.now()
         )
         run = Run(state, self._mailbox)
         self._run = run
+        run.was_reset = (
+            info.original_execution_run_id != info.run_id
+            and info.get_current_history_length() > FIRST_TASK_EVENTS
+        )
         main = asyncio.current_task()
 
         def on_reset(_seed: int) -> None:

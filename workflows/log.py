@@ -23,6 +23,7 @@ def log_decision(
         return
     loops = {step: len(loop.iterations) for step, loop in state.loops.items()} if state else {}
     decision = {
+        "event": workflow.info().get_current_history_length(),
         "step": step_id,
         "visit": visit,
         "loops": loops,

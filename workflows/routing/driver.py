@@ -146,9 +146,7 @@ def _looped(desk: _Desk, policy: Microloop) -> RoutingOutcome | None:
         said = f"No exit of the loop holds after iteration {desk.iteration} of {policy.bound}."
         back = ways.loop(policy.loop_target, desk.iteration + 1)
         return desk.outcome(back, "deterministic", "loop_goes_on", said)
-    if not ended.exhausted:
-        return _left(desk, ways.advance(policy.next), ended)
-    if policy.on_exhausted == "advance":
+    if not ended.exhausted or policy.on_exhausted == "advance":
         return _left(desk, ways.advance(policy.next), ended)
     if policy.on_exhausted == "terminate":
         over = _left(desk, ways.TERMINATE, ended)

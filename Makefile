@@ -1,0 +1,67 @@
+# Everything starts here: `make demo` and `make test` set up what they need.
+SHELL := /bin/sh
+VENV  := .venv
+BIN   := $(VENV)/bin
+# The first interpreter of these that is new enough; PYTHON=… chooses another.
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-repo test check fmt lock schemas golden bench clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "Stepwise needs Python 3.11 or newer: install it, or name it with PYTHON=…" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (Debian: apt-get install python3-venv)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.made locks/core.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/core.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.core locks/all.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/all.txt
+	@touch $@
+
+demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REPO=… TASK=… [GATE=… TRANSPORT=… SCENARIO=…]
+	@REPO='$(subst ','\'',$(REPO))' TASK='$(subst ','\'',$(TASK))' GATE='$(subst ','\'',$(GATE))' TRANSPORT='$(subst ','\'',$(TRANSPORT))' SCENARIO='$(subst ','\'',$(SCENARIO))' $(BIN)/python -m cli.demo
+
+demo-repo: $(VENV)/.core ## Make the demo repository at DEST=…
+	@$(BIN)/python examples/demo_repo.py $(DEST)
+
+test: $(VENV)/.all ## Run every test (real Temporal server, real git, real processes)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(PYTEST_ARGS)
+	$(BIN)/python -m coverage report --include='workflows/*,policy/*' --fail-under=95
+
+check: $(VENV)/.all ## Lint, types, import rules, dependencies, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+	$(BIN)/python -m schemas.export --check
+	$(BIN)/python deploy/check.py
+
+fmt: $(VENV)/.all ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+schemas: $(VENV)/.core ## Write the JSON Schemas anew
+	$(BIN)/python -m schemas.export
+
+golden: $(VENV)/.all ## Record the golden histories anew (only when a change of the workflow is meant to break them)
+	$(BIN)/python tests/histories/record.py
+
+bench: $(VENV)/.all ## Measure the engine against a bare workflow and write docs/performance.md
+	$(BIN)/python benchmarks/engine.py
+
+lock: $(VENV)/.all ## Resolve the dependencies anew
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/core.txt
+	$(BIN)/uv pip compile pyproject.toml --extra all --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/all.txt
+
+clean: ## Remove the environment and everything that was generated
+	rm -rf $(VENV) .stepwise .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage coverage.xml

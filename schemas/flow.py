@@ -34,8 +34,8 @@ class ExitOn(Closed):
 class Quality(Closed):
     """A score asked of each iteration: the loop ends at ``threshold`` (0-100) or when it stops improving."""
 
-    threshold: float = Field(default=70, ge=0, le=100)
-    min_improvement: float = Field(default=2.0, ge=0)
+    threshold: float = Field(default=70, ge=0, le=100, allow_inf_nan=False)
+    min_improvement: float = Field(default=2.0, ge=0, allow_inf_nan=False)
     scorer: str = "default"
 
 

@@ -6,12 +6,14 @@ from pydantic import ConfigDict, Field
 
 from schemas.calls import Lease
 from schemas.common import ArtifactRef, Digest, Durable, Outcome, UtcTime
+from schemas.handoff import Savepoint
 
 
 class RunRecord(Durable):
     """The one stored file that is replaced, by compare-and-set. Unknown keys are kept, for newer workers' sake.
 
-    ``savepoints`` counts the savepoints taken; ``released`` is true once the workspace was given back.
+    ``savepoints`` counts the savepoints taken; ``newest`` is the newest of them, or the newest commit of the
+    run's branch, whichever came last; ``released`` is true once the workspace was given back.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -29,6 +31,7 @@ class RunRecord(Durable):
     host: str = ""
     workspace: str = ""
     savepoints: int = Field(default=0, ge=0)
+    newest: Savepoint | None = None
     created_at: UtcTime
     ended_at: UtcTime | None = None
     outcome: Outcome | None = None

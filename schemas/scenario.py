@@ -1,4 +1,4 @@
-"""The scenario file: a script for the ``stub`` transport, per step and iteration."""
+"""The scenario file: a script for the ``stub`` transport, per step and visit."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Turn(Closed):
 
 
 class StepScript(Closed):
-    """The turns of a step, one per iteration; the last one repeats. ``resumed`` is the turn of a resumed attempt."""
+    """The turns of a step, one per visit; the last one repeats. ``resumed`` is the turn of a resumed attempt."""
 
     turns: list[Turn] = Field(min_length=1)
     resumed: Turn | None = None

@@ -62,5 +62,10 @@ class WorkerSettings(Closed):
     stub_may_crash_worker: bool = Field(
         default=False, description="Let scenarios kill this worker (tests of recovery)."
     )
+    crash_at: str = Field(
+        default="",
+        description="Kill this worker (-9) at a named point of a phase, such as work.committed (tests of "
+        "recovery).",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Log level.")
     log_format: Literal["json", "text"] = Field(default="json", description="Log format.")

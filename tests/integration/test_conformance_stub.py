@@ -1,0 +1,234 @@
+"""The stub holds every check of the conformance suite; transports that do not hold one are found out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import pytest_asyncio
+
+from schemas.events import TransportEvent
+from system import processes
+from transports.conformance import CHECKS, Check, prove, unproved
+from transports.conformance_bench import MARKER, QUESTION, Behaviour, Bench, NotConforming
+from transports.port import Emit, SessionSpec, StepSession, StopReport, Transport
+from transports.stub import CAPABILITIES, StubTransport
+from transports.stub_session import StubSession
+
+WRITE = {"do": "edit", "path": MARKER, "content": "here\n"}
+TURNS: dict[Behaviour, dict[str, Any]] = {
+    "idle": {},
+    "write": {"work": [WRITE]},
+    "hold": {"work": [WRITE, {"do": "stall", "seconds": 3600}]},
+    "hang": {"work": [{"do": "hang"}]},
+    "ask": {"work": [{"do": "ask", "question": QUESTION, "options": ["red", "blue"]}]},
+    "bad_once": {"finalize": {"raw": ["It went well."]}},
+    "bad_always": {"finalize": {"raw": ["It went well."] * 4}},
+}
+
+
+@dataclass
+class StubBench:
+    """A stub whose scenario makes it behave."""
+
+    folder: Path
+    transport: Transport = field(default_factory=StubTransport)
+    behaviours: frozenset[Behaviour] = frozenset(get_args(Behaviour))
+
+    def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
+        script = {"version": 1, "steps": {step: {"turns": [TURNS[behaviour]]}}}
+        scenario = self.folder / f"{behaviour}-{step}.json"
+        scenario.write_text(json.dumps(script))
+        workspace = self.folder / "workspace"
+        workspace.mkdir(exist_ok=True)
+        run_id = f"conformance-{self.folder.name}"
+        return SessionSpec(
+            run_id=run_id,
+            place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},
+            workspace=workspace,
+            private=self.folder / "private" / step,
+            environment={processes.RUN_VARIABLE: run_id},
+            persona="",
+            model=None,
+            read_only=False,
+            command_timeout_s=60,
+            no_output_s=600,
+            scenario=str(scenario),
+        )
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def no_process_is_left() -> AsyncIterator[None]:
+    yield
+    await processes.shutdown()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+async def test_the_stub_holds(check: Check, tmp_path: Path) -> None:
+    bench: Bench = StubBench(tmp_path)
+    assert check.applies(bench)
+    await prove(check, bench)
+
+
+def test_the_stub_claims_nothing_that_is_not_proved() -> None:
+    assert unproved(CAPABILITIES) == frozenset()
+
+
+def test_a_claim_without_a_proof_is_found() -> None:
+    assert unproved(replace(CAPABILITIES, rewind=True)) == {"rewind"}
+
+
+def test_a_check_is_left_out_only_for_who_does_not_claim_it_or_cannot_show_it(tmp_path: Path) -> None:
+    asks_again = next(check for check in CHECKS if check.name == "asks_again")
+    modest = StubTransport()
+    modest.capabilities = replace(CAPABILITIES, structured_output_fallback="none")
+    assert asks_again.applies(StubBench(tmp_path))
+    assert not asks_again.applies(StubBench(tmp_path, transport=modest))
+    assert not asks_again.applies(StubBench(tmp_path, behaviours=frozenset({"idle"})))
+
+
+class Forgetful(StubTransport):
+    """Starts a new session when it is asked to resume one."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        return await super().open_session(replace(spec, resume=None), emit)
+
+
+class Careless(StubTransport):
+    """Edits files in a read-only session."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        return await super().open_session(replace(spec, read_only=False), emit)
+
+
+class Deaf(StubTransport):
+    """Never asks anybody."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        return await super().open_session(replace(spec, on_question=None), emit)
+
+
+@dataclass
+class Wrapped:
+    """A transport whose sessions are all of one kind of liar."""
+
+    kind: type[Session]
+    inner: StubTransport = field(default_factory=StubTransport)
+    name = "wrapped"
+    capabilities = CAPABILITIES
+    reports_cost = True
+
+    def is_available(self) -> Any:
+        return self.inner.is_available()
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StepSession:
+        session = self.kind.__new__(self.kind)
+        session.__dict__.update((await self.inner.open_session(spec, emit)).__dict__)
+        return session
+
+
+class Session(StubSession):
+    """A session of the stub."""
+
+
+class Silent(Session):
+    """Reports a turn's events only after it."""
+
+    async def work(self, request: Any, emit: Emit) -> Any:
+        kept: list[TransportEvent] = []
+        try:
+            return await super().work(request, kept.append)
+        finally:
+            for event in kept:
+                emit(event)
+
+
+class Blunt(Session):
+    """Kills without asking."""
+
+    async def interrupt(self, grace_s: float) -> StopReport:
+        del grace_s
+        await self._kill_at_once()
+        return StopReport("killed")
+
+    async def _kill_at_once(self) -> None:
+        if self._running is not None:
+            await self._kill(self._running)
+
+
+class Leaky(Session):
+    """Leaves its children alone when it is interrupted."""
+
+    async def interrupt(self, grace_s: float) -> StopReport:
+        del grace_s
+        return StopReport("killed")
+
+
+class Talkative(Session):
+    """Takes words at any time."""
+
+    async def steer(self, text: str) -> bool:
+        await super().steer(text)
+        return True
+
+
+class Immortal(Session):
+    """Says it ended while it did not."""
+
+    async def aclose(self) -> None:
+        if self._running is None:
+            await super().aclose()
+
+
+@pytest.mark.parametrize(
+    ("transport", "check_name", "message"),
+    [
+        (Forgetful(), "resumes", "calls itself cold"),
+        (Forgetful(), "carries_context_across_steps", "calls itself cold"),
+        (Forgetful(), "refuses_unknown_sessions", "never was"),
+        (Careless(), "keeps_read_only", "wrote a file"),
+        (Careless(), "intercepts_tools", "took effect"),
+        (Deaf(), "passes_questions_on", "asked was"),
+        (Wrapped(Blunt), "obeys_interrupts", "killed"),
+        (Wrapped(Leaky), "kills_what_hangs", "processes are left"),
+        (Wrapped(Immortal), "ends_when_closed", "processes are left"),
+        (Wrapped(Talkative), "steers_only_work", "before its turn"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+async def test_a_transport_that_does_not_hold_a_check_is_found_out(
+    transport: Transport, check_name: str, message: str, tmp_path: Path
+) -> None:
+    check = next(check for check in CHECKS if check.name == check_name)
+    with pytest.raises(NotConforming, match=message):
+        await prove(check, StubBench(tmp_path, transport=transport))
+
+
+async def test_a_transport_that_reports_only_at_the_end_does_not_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transports.conformance.LIMIT_S", 0.5)
+    check = next(check for check in CHECKS if check.name == "streams")
+    with pytest.raises(NotConforming, match="not done within"):
+        await prove(check, StubBench(tmp_path, transport=Wrapped(Silent)))
+
+
+async def test_a_process_that_outlives_its_session_is_found_out(tmp_path: Path) -> None:
+    bench = StubBench(tmp_path)
+
+    async def leave_one(bench: Bench) -> None:
+        spec = bench.spec("idle")
+        child = await processes.Child.start(["/bin/sleep", "600"], cwd=tmp_path, env=spec.environment)
+        kept.append(child)
+
+    kept: list[processes.Child] = []
+    with pytest.raises(NotConforming, match="processes are left"):
+        await prove(Check("leaves_one", leave_one, None, "idle"), bench)
+    async with asyncio.TaskGroup() as group:
+        for child in kept:
+            group.create_task(child.stop(0))

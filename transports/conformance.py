@@ -1,0 +1,88 @@
+"""What every transport has to hold, as checks: run them against a bench that can make its agent behave.
+
+A claim of ``TransportCapabilities`` is true only where ``PROOFS`` names the check that shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Final
+
+from transports import conformance_checks as checks
+from transports.conformance_bench import LIMIT_S, Behaviour, Bench, NotConforming, nothing_left
+from transports.port import TransportCapabilities
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing a transport has to hold; ``claim`` is the flag it proves, None for what all have to hold."""
+
+    name: str
+    prove: Callable[[Bench], Awaitable[None]]
+    claim: str | None
+    needs: Behaviour
+
+    def applies(self, bench: Bench) -> bool:
+        """Tell whether the transport claims this and the bench can show it."""
+        claimed = self.claim is None or self.claim in claims(bench.transport.capabilities)
+        return claimed and self.needs in bench.behaviours
+
+
+def claims(capabilities: TransportCapabilities) -> frozenset[str]:
+    """Return the names of the flags that are set; a fall-back other than ``none`` is one."""
+    flags = {name for name, value in asdict(capabilities).items() if value is True}
+    fallback = capabilities.structured_output_fallback != "none"
+    return frozenset(flags | ({"structured_output_fallback"} if fallback else set()))
+
+
+def unproved(capabilities: TransportCapabilities) -> frozenset[str]:
+    """Return the claims for which this suite has no proof: a transport may not make them."""
+    return claims(capabilities) - PROOFS.keys()
+
+
+async def prove(check: Check, bench: Bench) -> None:
+    """Run a check within a minute; raises NotConforming, also when a process outlives its session."""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await check.prove(bench)
+    except TimeoutError:
+        raise NotConforming(f"{check.name}: not done within {LIMIT_S:g} seconds") from None
+    await nothing_left(bench)
+
+
+CHECKS: Final = (
+    Check("opens_and_ends", checks.opens_and_ends, None, "idle"),
+    Check("observes_tools", checks.observes_tools, "tool_observation", "write"),
+    Check("keeps_read_only", checks.keeps_read_only, None, "write"),
+    Check("intercepts_tools", checks.intercepts_tools, "tool_interception", "write"),
+    Check("streams", checks.streams, "streaming", "hold"),
+    Check("obeys_interrupts", checks.obeys_interrupts, "interrupts", "hold"),
+    Check("kills_what_hangs", checks.kills_what_hangs, None, "hang"),
+    Check("ends_when_cancelled", checks.ends_when_cancelled, None, "hang"),
+    Check("ends_when_closed", checks.ends_when_closed, None, "hang"),
+    Check("is_hot", checks.is_hot, "hot_context", "write"),
+    Check("resumes", checks.resumes, None, "hold"),
+    Check(
+        "carries_context_across_steps", checks.carries_context_across_steps, "context_across_steps", "hold"
+    ),
+    Check("refuses_unknown_sessions", checks.refuses_unknown_sessions, None, "idle"),
+    Check("answers", checks.answers, None, "idle"),
+    Check("asks_again", checks.asks_again, "structured_output_fallback", "bad_once"),
+    Check("gives_up_asking", checks.gives_up_asking, "structured_output_fallback", "bad_always"),
+    Check("passes_questions_on", checks.passes_questions_on, None, "ask"),
+    Check("parks_on_questions", checks.parks_on_questions, None, "ask"),
+    Check("steers_only_work", checks.steers_only_work, None, "hold"),
+)
+"""Every check of the suite."""
+
+PROOFS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        claim: frozenset(check.name for check in CHECKS if check.claim == claim)
+        for claim in (check.claim for check in CHECKS)
+        if claim is not None
+    }
+)
+"""The claims that can be proved, each with the names of the checks that prove it."""

@@ -1,0 +1,134 @@
+"""What conformance checks are run on: an agent that can be told how to behave, and what is seen of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Literal, Protocol
+
+from schemas.events import TransportEvent
+from schemas.handoff import HandoffDraft
+from system.processes import leftovers
+from transports.port import SessionSpec, StepSession, Transport, WorkOutcome, WorkRequest
+
+Behaviour = Literal["idle", "write", "hold", "hang", "ask", "bad_once", "bad_always"]
+"""What the agent does in its turn.
+
+``idle``: ends it at once. ``write``: writes MARKER and ends it. ``hold``: writes MARKER, then does not end its turn
+until it is interrupted. ``hang``: has a child that ignores SIGTERM, never ends, does not obey. ``ask``: asks QUESTION,
+then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
+"""
+
+MARKER: Final = "conformance.txt"
+"""The file agents write."""
+QUESTION: Final = "Which colour?"
+"""The question agents ask."""
+
+LIMIT_S: Final = 60.0
+"""How long a check may take, in seconds."""
+
+_LOOK_S: Final = 0.02
+
+
+class Bench(Protocol):
+    """A transport with an agent that can be told how to behave; made anew for each check.
+
+    All its specs share one run, one workspace and one private root; their environment holds ``STEPWISE_RUN``.
+    """
+
+    @property
+    def transport(self) -> Transport:
+        """The transport to be checked."""
+
+    @property
+    def behaviours(self) -> frozenset[Behaviour]:
+        """What its agent can be made to do; checks that need more are left out."""
+
+    def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
+        """Return the spec of a session whose agent behaves so."""
+
+
+class NotConforming(AssertionError):
+    """Raised by a check that a transport does not hold."""
+
+
+class Heard:
+    """The events of a session in their order."""
+
+    def __init__(self) -> None:
+        self.events: list[TransportEvent] = []
+        self._news = asyncio.Event()
+
+    def emit(self, event: TransportEvent) -> None:
+        """Take an event."""
+        self.events.append(event)
+        self._news.set()
+
+    async def until(self, wanted: Callable[[TransportEvent], bool]) -> None:
+        """Wait until one of the events is wanted."""
+        while not any(map(wanted, self.events)):
+            self._news.clear()
+            await self._news.wait()
+
+
+def require(condition: bool, otherwise: str) -> None:
+    """Raise NotConforming, which says what is otherwise, unless the condition holds."""
+    if not condition:
+        raise NotConforming(otherwise)
+
+
+def require_interrupted(outcome: WorkOutcome) -> None:
+    """Raise NotConforming unless a turn ended as an interrupted one does."""
+    code = None if outcome.error is None else outcome.error.code
+    require((outcome.end, code) == ("failed", "interrupted"), f"the turn ended as {outcome.end} ({code})")
+
+
+async def require_knowledge(session: StepSession, heard: Heard) -> None:
+    """Raise NotConforming unless the agent can say that it wrote MARKER."""
+    result = await session.structured(
+        "Which files did you write?", HandoffDraft, heard.emit, timeout_s=LIMIT_S
+    )
+    require(MARKER in json.dumps(result.value), f"it does not know what it wrote: {result}")
+
+
+def is_sign_of_work(event: TransportEvent) -> bool:
+    """Tell whether an event shows that the agent is at work."""
+    return event.kind in {"tool_ended", "text"}
+
+
+@contextlib.asynccontextmanager
+async def opened(bench: Bench, spec: SessionSpec) -> AsyncIterator[tuple[StepSession, Heard]]:
+    """Hold a session open for the block, with what was heard of it."""
+    heard = Heard()
+    session = await bench.transport.open_session(spec, heard.emit)
+    try:
+        yield session, heard
+    finally:
+        await session.aclose()
+
+
+@contextlib.asynccontextmanager
+async def working(session: StepSession, heard: Heard) -> AsyncIterator[asyncio.Task[WorkOutcome]]:
+    """Have a turn run beside the block; it is ended at the end of the block."""
+    work = asyncio.create_task(session.work(WorkRequest("go on"), heard.emit))
+    try:
+        yield work
+    finally:
+        work.cancel()
+        await asyncio.wait({work})
+
+
+async def child_of(bench: Bench) -> None:
+    """Wait until a process of the run is there."""
+    run_id = bench.spec("idle").run_id
+    # Nobody tells when an agent starts a child.
+    while not await asyncio.to_thread(leftovers, run_id):  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_S)
+
+
+async def nothing_left(bench: Bench) -> None:
+    """Raise NotConforming if a process of the run is there."""
+    left = await asyncio.to_thread(leftovers, bench.spec("idle").run_id)
+    require(not left, f"processes are left: {left}")

@@ -1,0 +1,205 @@
+"""What each action of a scenario does, and how it can end a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, assert_never
+
+from schemas.common import Usage
+from schemas.errors import ErrorEnvelope
+from schemas.events import QuestionEvent, RateLimited, TextEvent, UsageEvent
+from schemas.questions import Answer, Question, QuestionItem
+from schemas.scenario import (
+    Action,
+    Ask,
+    Calls,
+    CrashChild,
+    CrashWorker,
+    Edit,
+    Fail,
+    Hang,
+    RateLimit,
+    Run,
+    Say,
+    Stall,
+    UseTokens,
+    Wait,
+)
+from transports.port import Emit, Park, SessionSpec, WorkOutcome
+from transports.stub_tools import Call, Tools
+
+POLL_S: Final = 0.02
+"""How often a file that is waited for is looked for, in seconds."""
+
+_MAX_LABEL_CHARS: Final = 120
+_NO_END_S: Final = 10 * 365 * 86_400.0
+# A real child each, since what is to be shown is what happens to children. No site: they start in milliseconds.
+_PYTHON: Final = (sys.executable, "-I", "-S", "-c")
+_HANG = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("hanging", flush=True)
+while True:
+    signal.pause()
+"""
+_HANGING: Final = (*_PYTHON, _HANG)
+_CRASHING: Final = (*_PYTHON, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+
+
+def failed(code: str, message: str, *, retryable: bool) -> WorkOutcome:
+    """Return the outcome of a turn that failed with this error; its stop reason is the code."""
+    error = ErrorEnvelope(code=code, message=message, retryable=retryable)
+    return WorkOutcome(end="failed", stop_reason=code, error=error)
+
+
+def interrupted() -> WorkOutcome:
+    """Return the outcome of a turn that was ended by an interrupt."""
+    return failed("interrupted", "the turn was ended by an interrupt", retryable=True)
+
+
+def ends_once(action: Action) -> bool:
+    """Tell whether an action counts as done when it begins, since a resumed session could never get behind it."""
+    return isinstance(action, RateLimit | Fail | CrashChild | CrashWorker | Hang)
+
+
+def label_of(action: Action) -> str:
+    """Return a few words that name an action: what it does and to what."""
+    match action:
+        case Edit(path=path):
+            label = f"edit {path}"
+        case Run(argv=argv):
+            label = f"run {' '.join(argv)}"
+        case Calls(count=count, name=name):
+            label = f"calls {count} {name}"
+        case _:
+            label = action.do
+    return label[:_MAX_LABEL_CHARS]
+
+
+class Actor:
+    """Does actions for one session; ``stop`` is set when its turn is to end."""
+
+    def __init__(
+        self, spec: SessionSpec, session_id: str, stop: asyncio.Event, *, may_crash_worker: bool
+    ) -> None:
+        self._spec = spec
+        self._session_id = session_id
+        self._stop = stop
+        self._may_crash_worker = may_crash_worker
+        self.tools = Tools(spec, stop)
+
+    async def do(self, action: Action, call_id: str, emit: Emit) -> WorkOutcome | None:
+        """Do one action; None to go on, or how it ended the turn. Raises Stopped.
+
+        ``question`` alone leaves the action done: the answer comes with the next prompt.
+        """
+        match action:
+            case Edit():
+                self.tools.edit(action, call_id, emit)
+            case Say():
+                emit(TextEvent(text=action.text))
+            case UseTokens():
+                emit(UsageEvent(usage=_usage(action)))
+            case Run():
+                await self.tools.run(action, call_id, emit)
+            case Calls():
+                await self.tools.calls(action, call_id, emit)
+            case Ask():
+                return await self._ask(action, call_id, emit)
+            case Stall():
+                await self.tools.heeding_stop(asyncio.sleep(action.seconds))
+            case Wait():
+                await self.tools.heeding_stop(_appearance(Path(action.path)))
+            case Hang():
+                return await self._hang(call_id, emit)
+            case RateLimit():
+                return _rate_limited(action, emit)
+            case Fail():
+                return failed(action.code, action.message, retryable=action.retryable)
+            case CrashChild():
+                await self.tools.process(_CRASHING, timeout_s=self._spec.command_timeout_s)
+                return _crashed()
+            case CrashWorker():
+                if self._may_crash_worker:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return failed("not_allowed", "this worker may not be killed by scenarios", retryable=False)
+            case _:
+                assert_never(action)
+        return None
+
+    async def _ask(self, action: Ask, call_id: str, emit: Emit) -> WorkOutcome | None:
+        item = QuestionItem(
+            question=action.question,
+            header=action.header,
+            options=action.options,
+            multi_select=action.multi_select,
+        )
+        question = Question(
+            question_id=call_id,
+            session_id=self._session_id,
+            attempt=int(self._spec.place["attempt"]),
+            items=[item],
+        )
+        emit(QuestionEvent(question=question))
+        answer: Answer | Park = Park("nobody is there to answer")
+        if self._spec.on_question is not None:
+            answer = await self.tools.heeding_stop(self._spec.on_question(question))
+        if isinstance(answer, Park):
+            return WorkOutcome(end="question", stop_reason=answer.reason, question=question)
+        self.take_answer(_words(answer, action.question), action.save_to, call_id, emit)
+        return None
+
+    def take_answer(self, text: str, save_to: str | None, call_id: str, emit: Emit) -> None:
+        """Note an answer in the transcript, and in the file that was asked for."""
+        emit(TextEvent(role="user", text=text))
+        if save_to is not None:
+            self.tools.write(save_to, text, call_id, emit)
+
+    async def _hang(self, call_id: str, emit: Emit) -> WorkOutcome:
+        call: Call | None = None
+
+        def show(_: bytes) -> None:
+            # Only now does it ignore SIGTERM: whoever sees the call begin can rely on that.
+            nonlocal call
+            call = call or Call(call_id=call_id, name="stub.hang", given="", emit=emit)
+
+        try:
+            await self.tools.process(_HANGING, timeout_s=_NO_END_S, grace_s=0, on_output=show)
+        finally:
+            if call is not None:
+                call.ended(success=False, output="killed")
+        return _crashed()  # only somebody else can have ended it
+
+
+def _crashed() -> WorkOutcome:
+    return failed("agent_crashed", "the agent's process was killed", retryable=True)
+
+
+def _usage(action: UseTokens) -> Usage:
+    return Usage(prompt=action.prompt, completion=action.completion, cost_usd=action.cost_usd or 0.0)
+
+
+def _rate_limited(action: RateLimit, emit: Emit) -> WorkOutcome:
+    retry_at = datetime.now(UTC) + timedelta(seconds=action.seconds)
+    emit(RateLimited(reset_at=retry_at, message="the scenario says so"))
+    return WorkOutcome(end="rate_limited", stop_reason="rate_limited", retry_at=retry_at)
+
+
+def _words(answer: Answer, question: str) -> str:
+    value = answer.answers.get(question)
+    return (
+        json.dumps(answer.answers) if value is None else value if isinstance(value, str) else ", ".join(value)
+    )
+
+
+async def _appearance(path: Path) -> None:
+    # Nobody tells when a file of another process appears, and to look is cheaper than a thread.
+    while not path.exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(POLL_S)

@@ -13,7 +13,7 @@ class RunRecord(Durable):
     """The one stored file that is replaced, by compare-and-set. Unknown keys are kept, for newer workers' sake.
 
     ``savepoints`` counts the savepoints taken; ``newest`` is the newest of them, or the newest commit of the
-    run's branch, whichever came last; ``released`` is true once the workspace was given back.
+    run's branch, whichever came last; ``head`` is the tip of that branch once the engine has committed; ``released`` is true once the workspace was given back.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -32,6 +32,7 @@ class RunRecord(Durable):
     workspace: str = ""
     savepoints: int = Field(default=0, ge=0)
     newest: Savepoint | None = None
+    head: str = ""
     created_at: UtcTime
     ended_at: UtcTime | None = None
     outcome: Outcome | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import AliasChoices, ConfigDict, Field, field_validator
@@ -9,11 +10,13 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator
 from schemas.common import Durable, UtcTime
 
 MAX_TOOL_TEXT = 2_000
+MAX_NOTE = 40
+_CUT = re.compile(r"… \[\d+ characters in all\]$")
 
 
 def cut(text: str, limit: int = MAX_TOOL_TEXT) -> str:
-    """Return at most about ``limit`` characters of ``text``: the head, and how long it was in all."""
-    if len(text) <= limit:
+    """Return at most about ``limit`` characters of ``text``: the head, and how long it was; cut only once."""
+    if len(text) <= limit or (len(text) <= limit + MAX_NOTE and _CUT.search(text)):
         return text
     return f"{text[:limit]}… [{len(text)} characters in all]"
 

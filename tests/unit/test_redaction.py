@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.secrets import MARKER, Finding, Kind, find, is_secret_name, marker, redact
+from policy.secrets import MARKER, Finding, Kind, find, is_secret_name, marker, redact, secret_values
 from store.errors import RedactionFailed
 from store.redaction import Redactor
 
@@ -291,3 +291,21 @@ def test_variables_with_such_names_never_pass(name: str) -> None:
 )
 def test_variables_with_plain_names_may_pass(name: str) -> None:
     assert not is_secret_name(name)
+
+
+def test_the_secrets_of_an_environment_are_known_by_name_by_setting_and_by_pattern() -> None:
+    secret = {
+        "GITHUB_TOKEN": "abcdef",
+        "AWS_SECRET_ACCESS_KEY": "ghijkl",
+        "NAMED": "/mnopqr",
+        "URL": "db://u:hunter22@h/x",
+    }
+    harmless = {
+        "AWS_PROFILE": "default",
+        "AWS_REGION": "eu-west-1",
+        "SSH_AUTH_SOCK": "/tmp/ssh-x/agent.1",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json",
+        "API_TOKEN": "",
+        "PATH": "/usr/bin:/bin",
+    }
+    assert secret_values({**secret, **harmless}, "NAMED", "") == list(secret.values())

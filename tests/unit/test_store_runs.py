@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_run_nobody_took_cannot_be_checked_or_updated(runs: Runs) -> None:
 
 def test_a_refusal_while_taking_the_lease_stores_nothing(runs: Runs) -> None:
     def refuse(current: RunRecord | None) -> RunRecord:
-        raise LeaseLost("E_FULL", "no room")
+        raise LeaseLost("E_FULL", f"no room for {current}")
 
     with pytest.raises(LeaseLost):
         runs.take_lease("r1", "a", refuse)
@@ -96,10 +97,11 @@ def test_updates_at_once_are_all_kept(runs: Runs) -> None:
 
 def test_workers_that_take_a_run_at_once_get_different_epochs(runs: Runs) -> None:
     leases: list[Lease] = []
-    threads = [
-        threading.Thread(target=lambda name=name: leases.append(runs.take_lease("r1", name, record).lease))
-        for name in "abcdef"
-    ]
+
+    def take(name: str) -> None:
+        leases.append(runs.take_lease("r1", name, record).lease)
+
+    threads = [threading.Thread(target=take, args=(name,)) for name in "abcdef"]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -122,9 +124,7 @@ def test_runs_are_listed_by_age_and_a_broken_one_is_left_out(
 ) -> None:
     for number, run_id in enumerate(["c", "a", "b"]):
         at = NOW + timedelta(hours=number)
-        runs.take_lease(
-            run_id, "w", lambda current, run_id=run_id, at=at: record(current, run_id=run_id, at=at)
-        )
+        runs.take_lease(run_id, "w", partial(record, run_id=run_id, at=at))
     (tmp_path / "runs/d").mkdir()
     (tmp_path / "runs/e").mkdir()
     (tmp_path / "runs/e/run.json").write_text("{")

@@ -1,0 +1,129 @@
+"""The one write point: everything that is stored goes through ``Evidence``, redacted first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from schemas.common import ArtifactRef
+from store.blobs import Blobs
+from store.errors import EvidenceCorrupt, NotStored, RedactionFailed
+from store.redaction import Redactor
+
+JSON: Final = "application/json"
+JSON_LINES: Final = "application/jsonl"
+PRUNED: Final = ".pruned"
+"""Suffix of the key that retention leaves where it removed a file."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def line_of(tree: Any) -> bytes:
+    """Return a JSON value as one line: keys sorted, compact."""
+    text = json.dumps(tree, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+class Evidence:
+    """Reads and writes evidence in ``blobs``; what ``redactor`` cannot clean is not written (RedactionFailed).
+
+    Writes create: the same content again is fine, other content raises EvidenceConflict. Calls block and may come
+    from any thread; they raise StoreUnavailable.
+    """
+
+    def __init__(self, blobs: Blobs, redactor: Redactor) -> None:
+        self.blobs = blobs
+        self.redactor = redactor
+
+    def put_model(self, key: str, model: BaseModel) -> ArtifactRef:
+        """Store a model as JSON for people: keys sorted, indented, the same bytes for the same content."""
+        return self.blobs.create(key, self._bytes(model), JSON)
+
+    def put_text(self, key: str, text: str, media_type: str = "text/plain; charset=utf-8") -> ArtifactRef:
+        """Store text, as UTF-8."""
+        return self.blobs.create(key, self.redactor.text(text).encode("utf-8", "replace"), media_type)
+
+    def put_bytes(self, key: str, data: bytes, media_type: str) -> ArtifactRef:
+        """Store bytes as they are, unredacted: for git bundles, which hold the repository's own content.
+
+        A changed byte would break the bundle, and what a secret in the repository needs is to be revoked there.
+        """
+        return self.blobs.create(key, data, media_type)
+
+    def put_redacted_lines(self, key: str, data: bytes) -> ArtifactRef:
+        """Store JSON lines that were redacted one by one, as values, before they were written down."""
+        return self.blobs.create(key, data, JSON_LINES)
+
+    def redacted(self, model: M) -> M:
+        """Return ``model`` as it reads once stored; a text that grew over its limit is cut. Raises RedactionFailed."""
+        tree = self.redactor.tree(model.model_dump(mode="json", by_alias=True))
+        try:
+            return type(model).model_validate(tree)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False, include_input=False):
+                if problem["type"] != "string_too_long":
+                    break
+                _cut_at(tree, problem["loc"], problem["ctx"]["max_length"])
+        try:
+            return type(model).model_validate(tree)
+        except ValidationError as error:
+            raise RedactionFailed(
+                "E_REDACTION_INVALID",
+                f"{type(model).__name__} is not valid once redacted ({error.error_count()} fields)",
+            ) from None
+
+    def swap_model(self, key: str, model: BaseModel, expected_sha256: str | None) -> bool:
+        """Replace a model if what is stored has the expected digest (None: nothing); say whether. For run.json."""
+        return self.blobs.swap(key, self._bytes(model), expected_sha256)
+
+    def get_model(self, key: str, model: type[M]) -> M | None:
+        """Return the stored model, or None if there is none; raises EvidenceCorrupt if it cannot be read."""
+        stored = self.get_versioned(key, model)
+        return stored[0] if stored else None
+
+    def get_versioned(self, key: str, model: type[M]) -> tuple[M, str] | None:
+        """Return the stored model and the digest of its bytes, or None; raises EvidenceCorrupt."""
+        try:
+            data = self.blobs.read(key)
+        except NotStored:
+            return None
+        try:
+            return model.model_validate_json(data), hashlib.sha256(data).hexdigest()
+        except ValidationError as error:
+            raise EvidenceCorrupt(
+                "E_EVIDENCE_CORRUPT",
+                f"{key} is no {model.__name__} ({error.error_count()} fields do not fit)",
+                key=key,
+            ) from None
+
+    def read(self, ref: ArtifactRef) -> bytes:
+        """Return the bytes a reference names; raises NotStored, or EvidenceCorrupt if they are other ones."""
+        data = self.read_key(ref.uri)
+        if len(data) != ref.bytes or hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise EvidenceCorrupt(
+                "E_EVIDENCE_CORRUPT", f"{ref.uri} is not what was stored: its digest differs", key=ref.uri
+            )
+        return data
+
+    def read_key(self, key: str) -> bytes:
+        """Return what is stored under ``key``; raises NotStored, with code ``E_PRUNED`` if it was removed."""
+        try:
+            return self.blobs.read(key)
+        except NotStored:
+            if not self.blobs.exists(key + PRUNED):
+                raise
+            raise NotStored("E_PRUNED", f"{key} was removed by retention", key=key) from None
+
+    def _bytes(self, model: BaseModel) -> bytes:
+        tree = self.redacted(model).model_dump(mode="json", by_alias=True)
+        text = json.dumps(tree, ensure_ascii=False, sort_keys=True, indent=2, allow_nan=False)
+        return text.encode("utf-8", "replace") + b"\n"
+
+
+def _cut_at(tree: Any, place: tuple[int | str, ...], limit: int) -> None:
+    for part in place[:-1]:
+        tree = tree[part]
+    tree[place[-1]] = tree[place[-1]][:limit]

@@ -1,0 +1,171 @@
+"""Blobs in a folder: written aside, moved into place whole; what a killed writer leaves is out of the way."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from schemas.common import ArtifactRef
+from schemas.errors import EvidenceConflict
+from store.errors import NotStored, StoreUnavailable
+from store.keys import check_key
+
+_TEMPORARY: Final = ".tmp"
+_LOCKS: Final = ".locks"
+STALE_S: Final = 3_600.0
+"""Age in seconds from which a file in the folder of temporary ones belongs to a writer that is gone."""
+
+
+@contextmanager
+def _io(key: str) -> Iterator[None]:
+    try:
+        yield
+    except (NotADirectoryError, IsADirectoryError) as error:
+        raise EvidenceConflict(
+            "E_STORE_FOLDER", f"{key} cannot be a file and a folder at once", key=key
+        ) from error
+    except OSError as error:
+        raise StoreUnavailable(
+            "E_STORE_UNAVAILABLE", f"the store failed at {key}: {error.strerror or error}", key=key
+        ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class FileBlobs:
+    """A store in the folder ``root``, which is made; ``fsync`` flushes files and folders before a write returns.
+
+    Temporary files live in one folder of it and are removed here, when older than an hour. Threads and processes,
+    also on several machines of a shared mount, may use one folder. Calls block; they raise StoreUnavailable.
+    """
+
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self._root = root
+        self._fsync = fsync
+        with _io(_TEMPORARY):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in (_TEMPORARY, _LOCKS):
+                (root / name).mkdir(mode=0o700, exist_ok=True)
+            self._remove_stale()
+
+    def create(self, key: str, data: bytes, media_type: str) -> ArtifactRef:
+        """Store ``data`` under a new key; the same data again is fine, other data raises EvidenceConflict."""
+        path = self._path(key)
+        digest = hashlib.sha256(data).hexdigest()
+        with _io(key):
+            if not path.exists():
+                with self._temporary(data) as temporary, suppress(FileExistsError):
+                    self._make_folders(path.parent)
+                    # a link, unlike a rename, fails where another writer was first
+                    os.link(temporary, path)
+            if self._fsync:
+                _sync_folder(path.parent)
+            if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                raise EvidenceConflict("E_EVIDENCE_CONFLICT", f"{key} is stored with other content", key=key)
+        return ArtifactRef(uri=key, sha256=digest, bytes=len(data), media_type=media_type)
+
+    def read(self, key: str) -> bytes:
+        """Return what is stored under ``key``; raises NotStored."""
+        path = self._path(key)
+        with _io(key):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise NotStored("E_NOT_STORED", f"nothing is stored under {key}", key=key) from None
+
+    def swap(self, key: str, data: bytes, expected_sha256: str | None) -> bool:
+        """Replace what is stored if its digest is the expected one (None: nothing is stored); say whether."""
+        path = self._path(key)
+        with _io(key), self._lock(key):
+            stored = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+            if stored != expected_sha256:
+                return False
+            with self._temporary(data) as temporary:
+                self._make_folders(path.parent)
+                temporary.replace(path)
+            if self._fsync:
+                _sync_folder(path.parent)
+        return True
+
+    def exists(self, key: str) -> bool:
+        """Whether something is stored under ``key``."""
+        path = self._path(key)
+        with _io(key):
+            return path.is_file()
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        folder = prefix.rpartition("/")[0]
+        top = self._path(folder) if folder else self._root
+        found: list[str] = []
+        with _io(prefix):
+            for place, folders, files in os.walk(top, onerror=self._raise_unless_gone):
+                relative = Path(place).relative_to(self._root)
+                if relative == Path():
+                    folders[:] = [name for name in folders if not name.startswith(".")]
+                found += ((relative / name).as_posix() for name in files)
+        return sorted(key for key in found if key.startswith(prefix))
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names between ``prefix`` (which ends in a slash) and the next slash, sorted."""
+        top = self._path(prefix.removesuffix("/"))
+        with _io(prefix):
+            try:
+                return sorted(entry.name for entry in top.iterdir() if entry.is_dir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+    @staticmethod
+    def _raise_unless_gone(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    @contextmanager
+    def _temporary(self, data: bytes) -> Iterator[Path]:
+        path = self._root / _TEMPORARY / os.urandom(12).hex()
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                if self._fsync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _make_folders(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        self._make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        if self._fsync:
+            _sync_folder(folder.parent)
+
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        name = hashlib.sha256(key.encode()).hexdigest()[:2]
+        with (self._root / _LOCKS / name).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _remove_stale(self) -> None:
+        oldest = time.time() - STALE_S
+        for path in (self._root / _TEMPORARY).iterdir():
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()

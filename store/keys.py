@@ -1,0 +1,32 @@
+"""Keys: names of stored files, the same for a folder and for an object store."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from schemas.errors import BadInput
+
+MAX_KEY_BYTES: Final = 1_000
+MAX_PART_BYTES: Final = 240
+"""Below the 255 bytes of file systems, so that suffixes have room."""
+
+_NEVER: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Control and format characters, surrogates, line and paragraph separators."""
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if it is a relative path of plain names; raises BadInput (``E_STORE_KEY``)."""
+    parts = key.split("/")
+    if not key or any(part in {"", ".", ".."} for part in parts):
+        raise BadInput("E_STORE_KEY", f"a store key is a relative path without '.' and '..': {key!r}")
+    if key.startswith(".") or "\\" in key or any(unicodedata.category(c) in _NEVER for c in key):
+        raise BadInput(
+            "E_STORE_KEY", f"a store key has no leading dot, backslash or control character: {key!r}"
+        )
+    if len(key.encode()) > MAX_KEY_BYTES or any(len(part.encode()) > MAX_PART_BYTES for part in parts):
+        raise BadInput(
+            "E_STORE_KEY",
+            f"a store key has at most {MAX_KEY_BYTES} bytes and {MAX_PART_BYTES} in a part: {key[:80]!r}…",
+        )
+    return key

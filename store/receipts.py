@@ -1,0 +1,180 @@
+"""Receipts: written once per attempt, chained by digest, and verified against every file they name.
+
+Verification detects corruption: a file that is missing, altered or out of the chain. It does not detect a forger,
+who can write a whole new chain; only a head that is kept elsewhere (a run's history holds it) can show that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from schemas.calls import AttemptKey
+from schemas.common import ArtifactRef
+from schemas.errors import BadInput
+from schemas.handoff import HandoffEnvelope, PartialHandoff
+from schemas.receipt import GENESIS, StepReceipt
+from store.errors import EvidenceCorrupt, NotStored
+from store.evidence import Evidence
+
+_NAMING: Final = ("/envelope.json", "/handoff_partial.json")
+"""Files that name further files."""
+
+
+@dataclass(frozen=True)
+class ReceiptProblem:
+    """Something verification found: the file it is about, and what is wrong with it."""
+
+    path: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Whether a run's receipts hold: their paths in the order of the chain, problems, and files that were pruned."""
+
+    ok: bool
+    receipts: list[str]
+    problems: list[ReceiptProblem]
+    pruned: list[str]
+
+
+class Receipts:
+    """Receipts, envelopes and partial handoffs of all attempts. Calls block; they raise StoreUnavailable."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+
+    def write(self, receipt: StepReceipt) -> ArtifactRef:
+        """Store a receipt in its attempt's folder; raises EvidenceConflict if another one is there."""
+        return self._evidence.put_model(f"{_folder(receipt)}/receipt.json", receipt)
+
+    def write_envelope(self, envelope: HandoffEnvelope) -> ArtifactRef:
+        """Store an envelope in its attempt's folder; raises EvidenceConflict if another one is there."""
+        return self._evidence.put_model(f"{_folder(envelope)}/envelope.json", envelope)
+
+    def write_partial(self, partial: PartialHandoff) -> ArtifactRef:
+        """Store a partial handoff in its attempt's folder; raises EvidenceConflict if another one is there."""
+        return self._evidence.put_model(f"{_folder(partial)}/handoff_partial.json", partial)
+
+    def read(self, key: AttemptKey) -> StepReceipt | None:
+        """Return the attempt's receipt, or None; raises EvidenceCorrupt."""
+        return self._evidence.get_model(f"{key.path}/receipt.json", StepReceipt)
+
+    def verify_run(self, run_id: str, head: str | None = None) -> Report:
+        """Check a run's chain of receipts, and every file they name; ``head`` is the digest it must end with."""
+        check = _Verification(self._evidence)
+        keys = self._evidence.blobs.keys(f"runs/{run_id}/")
+        if not keys:
+            check.problem(f"runs/{run_id}", "the store knows no such run")
+        for key in keys:
+            if key.endswith("/receipt.json"):
+                check.add_receipt(key)
+        chain = check.chain(f"runs/{run_id}", head)
+        check.references()
+        return Report(not check.problems, chain, check.problems, sorted(check.pruned))
+
+
+class _Verification:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._receipts: dict[str, tuple[str, StepReceipt]] = {}
+        self._seen: set[str] = set()
+        self.problems: list[ReceiptProblem] = []
+        self.pruned: set[str] = set()
+
+    def problem(self, path: str, what: str) -> None:
+        self.problems.append(ReceiptProblem(path, what))
+
+    def add_receipt(self, key: str) -> None:
+        data = self._evidence.read_key(key)
+        try:
+            receipt = StepReceipt.model_validate_json(data)
+        except ValidationError:
+            self.problem(key, "is no receipt: it was altered")
+            return
+        if key != f"{_folder(receipt)}/receipt.json":
+            self.problem(key, f"speaks of another attempt: {_folder(receipt)}")
+        self._receipts[hashlib.sha256(data).hexdigest()] = (key, receipt)
+
+    def chain(self, run: str, head: str | None) -> list[str]:
+        """Return the paths from the first receipt to ``head``, noting what does not belong to that one line."""
+        after: defaultdict[str, list[str]] = defaultdict(list)
+        for digest, (key, receipt) in self._receipts.items():
+            after[receipt.previous_sha256].append(digest)
+            if receipt.previous_sha256 not in {GENESIS, *self._receipts}:
+                self.problem(key, "the receipt before it is missing or was altered")
+        for followers in after.values():
+            for digest in followers if len(followers) > 1 else ():
+                self.problem(self._receipts[digest][0], "forked: another receipt follows the same one")
+        line: list[str] = []
+        last = GENESIS
+        while last in after:
+            last = after[last][0]
+            line.append(last)
+        if head is not None and last != head:
+            line = self._line_to(head)
+            if not line and head != GENESIS:
+                self.problem(
+                    run, f"the chain does not reach its head {head[:12]}…: a receipt is missing or altered"
+                )
+        if head is not None and line:
+            for digest in self._receipts.keys() - set(line):
+                self.problem(self._receipts[digest][0], "is not in the chain that ends with the head")
+        return [self._receipts[digest][0] for digest in line]
+
+    def _line_to(self, head: str) -> list[str]:
+        line: list[str] = []
+        while head in self._receipts:
+            line.insert(0, head)
+            head = self._receipts[head][1].previous_sha256
+        return line
+
+    def references(self) -> None:
+        """Check that every file the receipts name, and every file those name, is there and unaltered."""
+        for _, receipt in self._receipts.values():
+            self._check(_references(receipt.model_dump(mode="json")))
+
+    def _check(self, references: Iterable[ArtifactRef]) -> None:
+        for ref in references:
+            if (identity := ref.model_dump_json()) in self._seen:
+                continue
+            self._seen.add(identity)
+            try:
+                data = self._evidence.read(ref)
+            except NotStored as error:
+                if error.code == "E_PRUNED":
+                    self.pruned.add(ref.uri)
+                else:
+                    self.problem(ref.uri, "is named but missing")
+            except (EvidenceCorrupt, BadInput) as error:
+                self.problem(ref.uri, error.message)
+            else:
+                if ref.uri.endswith(_NAMING):
+                    self._check(_references(json.loads(data)))
+
+
+def _folder(of: StepReceipt | HandoffEnvelope | PartialHandoff) -> str:
+    return AttemptKey(
+        run_id=of.run_id, flow_key=of.flow_key, step_id=of.step_id, visit=of.visit, attempt=of.attempt
+    ).path
+
+
+def _references(tree: Any) -> Iterator[ArtifactRef]:
+    if isinstance(tree, list):
+        for item in tree:
+            yield from _references(item)
+    elif isinstance(tree, dict):
+        if {"uri", "sha256", "bytes"} <= tree.keys():
+            try:
+                yield ArtifactRef.model_validate(tree)
+            except ValidationError:
+                return
+        for item in tree.values():
+            yield from _references(item)

@@ -1,0 +1,84 @@
+"""Git bundles: a run's commits and savepoints as one file, to rebuild its clone on another machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from system.git import GitError, checked_oid, checked_ref
+from system.repository import Repository
+
+BUNDLE_TIMEOUT_S: Final = 900.0
+
+
+async def bundle(
+    repository: Repository,
+    path: Path,
+    *,
+    base: str | None,
+    refs: Sequence[str] = (),
+    timeout_s: float = BUNDLE_TIMEOUT_S,
+) -> None:
+    """Write the run's branch and ``refs`` to the file ``path`` (absolute), whole or not at all; replaces what is there.
+
+    Self-contained when ``base`` is None (also for a shallow clone), else only what came after that commit.
+    Starts one process, three for a shallow clone. Raises GitError, also when there is nothing after ``base``.
+    """
+    names = [repository.branch_ref, *(checked_ref(ref) for ref in refs)]
+    if base is None and (repository.git.git_dir / "shallow").exists():
+        names.append(await _keep_shallow(repository))
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        since = () if base is None else (f"^{checked_oid(base)}",)
+        args = ("bundle", "create", "--quiet", "--version=2", str(temporary), *names, *since)
+        await repository.git.run(*args, timeout_s=timeout_s)
+        _sync(temporary)
+        temporary.replace(path)
+    finally:
+        for leftover in (temporary, temporary.with_name(f"{temporary.name}.lock")):
+            leftover.unlink(missing_ok=True)
+
+
+async def unbundle(
+    repository: Repository, path: Path, *, timeout_s: float = BUNDLE_TIMEOUT_S
+) -> dict[str, str]:
+    """Take in the objects of the bundle at ``path`` (absolute) and set its refs; return them. The working tree stays as it is.
+
+    Starts two processes, three for a bundle of a shallow clone. Raises GitError when commits the bundle builds
+    on are missing, or when it holds a ref that is not the run's.
+    """
+    args = ("bundle", "unbundle", str(path))
+    finished = await repository.git.run(*args, timeout_s=timeout_s)
+    refs = {}
+    for line in finished.stdout.decode("utf-8", "replace").splitlines():
+        oid, _, name = line.partition(" ")
+        if name != repository.branch_ref and not name.startswith(repository.savepoint_prefix):
+            raise GitError("E_GIT_BAD_REF", f"{path.name} holds {name[:200]!r}, which is no ref of this run")
+        refs[checked_ref(name)] = checked_oid(oid)
+    shallow = refs.pop(_shallow_ref(repository), None)
+    if shallow is not None:
+        content = (await repository.git.run("cat-file", "blob", shallow)).stdout
+        (repository.git.git_dir / "shallow").write_bytes(content)
+    lines = "".join(f"update {name} {oid}\n" for name, oid in refs.items())
+    await repository.git.run("update-ref", "--no-deref", "--stdin", stdin=lines.encode())
+    return refs
+
+
+async def _keep_shallow(repository: Repository) -> str:
+    """Keep the list of commits without parents under a ref: a bundle has no other place for it."""
+    content = (repository.git.git_dir / "shallow").read_bytes()
+    blob = (await repository.git.run("hash-object", "-w", "--stdin", stdin=content)).stdout.decode().strip()
+    ref = _shallow_ref(repository)
+    await repository.set_ref(ref, blob)
+    return ref
+
+
+def _shallow_ref(repository: Repository) -> str:
+    return f"{repository.savepoint_prefix}shallow"
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

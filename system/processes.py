@@ -245,9 +245,7 @@ class Child:
         try:
             await self.stop(self._grace_s)
         finally:
-            _close(
-                self._guarded, self._stdout, self._stderr, tasks=[self._draining, self._drop_unread()]
-            )
+            _close(self._guarded, self._stdout, self._stderr, tasks=[self._draining, self._drop_unread()])
             self._stdin.close()
 
     def _drop_unread(self) -> asyncio.Task[None]:

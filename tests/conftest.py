@@ -165,7 +165,9 @@ class Rig:
             return FlowResult.model_validate(cause.details[0])
         except TimeoutError:
             status = await handle.query("status")
-            raise AssertionError(f"no result of {workflow_id}; status {status}; log:\n{self.log()[-6000:]}") from None
+            raise AssertionError(
+                f"no result of {workflow_id}; status {status}; log:\n{self.log()[-6000:]}"
+            ) from None
 
     async def run_id(self, workflow_id: str) -> str:
         """Return the run id of a workflow."""

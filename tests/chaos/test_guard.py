@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -187,12 +188,13 @@ async def test_guards_go_on_without_their_launcher(ends: Ends) -> None:
 
 
 async def test_what_survives_both_guard_and_launcher_is_found_by_its_run(ends: Ends) -> None:
-    child = await tree(ends, run_id="chaos-1")
+    run_id = f"chaos-{uuid4()}"
+    child = await tree(ends, run_id=run_id)
     guard = guard_of(child)
     launcher().kill()
     guard.kill()
     assert (await child.wait()).stopped_by == "lost"
-    assert await end_leftovers("chaos-1", 0.2) == []
+    assert await end_leftovers(run_id, 0.2) == []
     assert ends.still_running() == []
 
 

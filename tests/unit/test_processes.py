@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -369,9 +370,9 @@ async def test_waiting_drops_what_nobody_reads_so_that_the_child_can_end() -> No
 async def test_an_interrupt_reaches_the_childs_process_group() -> None:
     code = (
         "import signal, sys\n"
-        "signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
-        "print('up', flush=True)\nsignal.pause()\nsys.exit(4)"
-    )
+        "def leave(*_):\n    print('interrupted', flush=True)\n    sys.exit(4)\n"
+        "signal.signal(signal.SIGINT, leave)\n"
+    ) + STAY
     async with await Child.start(python(code), cwd=Path("/"), env={}) as child:
         lines = child.lines()
         assert await anext(lines) == b"up"
@@ -402,29 +403,31 @@ async def test_writing_to_a_child_that_has_ended_is_a_typed_error() -> None:
 
 
 async def test_leftovers_are_found_by_their_run_and_ended_with_their_descendants() -> None:
+    run_id = f"run-{uuid4()}"
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAY
     hidden = f"import os, signal; os.fork() or os.execve({sys.executable!r}, {python(deaf)!r}, {{}}); signal.pause()"
     async with (
-        await Child.start(python(hidden), cwd=Path("/"), env={"STEPWISE_RUN": "run-1"}) as mine,
-        await Child.start(python(STAY), cwd=Path("/"), env={"STEPWISE_RUN": "run-12"}) as other,
+        await Child.start(python(hidden), cwd=Path("/"), env={"STEPWISE_RUN": run_id}) as mine,
+        await Child.start(python(STAY), cwd=Path("/"), env={"STEPWISE_RUN": f"{run_id}2"}) as other,
     ):
         assert await anext(mine.lines()) == b"up"
         assert await anext(other.lines()) == b"up"
-        assert mine.pid in leftovers("run-1")
-        assert len(leftovers("run-1")) == 2
-        assert await end_leftovers("run-1", 0.1) == []
-        assert leftovers("run-1") == []
-        assert leftovers("run-12") == [other.pid]
+        assert mine.pid in leftovers(run_id)
+        assert len(leftovers(run_id)) == 2
+        assert await end_leftovers(run_id, 0.1) == []
+        assert leftovers(run_id) == []
+        assert leftovers(f"{run_id}2") == [other.pid]
         assert (await mine.wait()).signal == signal.SIGTERM
 
 
 async def test_this_process_and_its_ancestors_are_never_leftovers() -> None:
-    code = "from system.processes import leftovers; print(leftovers('run-2'))"
+    run_id = f"run-{uuid4()}"
+    code = f"from system.processes import leftovers; print(leftovers({run_id!r}))"
     root = Path(__file__).parents[2]
     finished = await run(
         ["/bin/sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", code],
         cwd=root,
-        env={"STEPWISE_RUN": "run-2"},
+        env={"STEPWISE_RUN": run_id},
         timeout_s=60,
     )
     assert (finished.stdout, finished.exit_code) == (b"[]\n", 0), finished.stderr

@@ -1,0 +1,81 @@
+"""Which transports a step may use here, in order; anything that cannot be honoured is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flows.known import REPORTS_COST
+from schemas.errors import BadInput
+from schemas.flow import FlowSpec
+from schemas.run import FlowInput
+from schemas.settings import WorkerSettings
+from transports.port import Transport
+
+
+def choose_transports(
+    spec: FlowSpec, given: FlowInput, settings: WorkerSettings, offered: Mapping[str, Transport]
+) -> dict[str, list[str]]:
+    """Return per step the transports to try: the input's beat the step's, the flow's and the worker's.
+
+    Raises BadInput when one is not offered, cannot be used on this machine, or cannot hold the step's budget.
+    """
+    chosen = {}
+    for step in spec.steps:
+        named = given.transport or step.transport or spec.defaults.transport or settings.default_transport
+        names = list(dict.fromkeys([named] if isinstance(named, str) else named))
+        for name in names:
+            _check(step.id, name, offered)
+        budget = step.budget or spec.defaults.budget or given.budget
+        costless = [name for name in names if not REPORTS_COST.get(name, False)]
+        if budget is not None and budget.usd is not None and costless:
+            raise BadInput(
+                "BadFlowInput",
+                f"step {step.id!r}: a budget in US dollars cannot be held, {', '.join(costless)} reports no cost",
+                mend="bound tokens or seconds instead",
+            )
+        chosen[step.id] = names
+    return chosen
+
+
+def available(offered: Mapping[str, Transport]) -> list[str]:
+    """Return the offered transports that can be used on this machine."""
+    return [name for name, transport in offered.items() if transport.is_available().ok]
+
+
+def refuse_stub_without_scenario(chosen: Mapping[str, Sequence[str]], *, scenario: bool) -> None:
+    """Raise BadInput if a step would run the scripted agent with nothing to play."""
+    steps = [step for step, names in chosen.items() if "stub" in names]
+    if steps and not scenario:
+        raise BadInput(
+            "BadFlowInput",
+            f"transport 'stub' plays a scenario and none is given (steps: {', '.join(steps)})",
+            mend='give "scenario", or "transport" to name another one',
+        )
+
+
+def _check(step_id: str, name: str, offered: Mapping[str, Transport]) -> None:
+    transport = offered.get(name)
+    if transport is not None:
+        found = transport.is_available()
+        if found.ok:
+            return
+        problem = f"cannot be used on this worker: {found.reason}"
+    else:
+        problem = "is not offered by this worker"
+    raise BadInput(
+        "BadFlowInput",
+        f"step {step_id!r}: transport {name!r} {problem}; {_listed(offered)}",
+        mend="name one that can be used, or change the worker's STEPWISE_TRANSPORTS",
+    )
+
+
+def _listed(offered: Mapping[str, Transport]) -> str:
+    words = []
+    for name, transport in offered.items():
+        found = transport.is_available()
+        if found.ok:
+            words.append(f"{name} (available)")
+        else:
+            install = f", install: {found.install_hint}" if found.install_hint else ""
+            words.append(f"{name} (not available: {found.reason}{install})")
+    return "offered: " + (", ".join(words) or "none")

@@ -1,0 +1,42 @@
+"""From our errors to those Temporal shows: the type is the wire name, and says whether a retry can help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from temporalio.exceptions import ApplicationError
+
+from schemas.errors import OWN_ERROR_TYPES, BadInput, EvidenceConflict, LeaseLost, StepwiseError
+from system.git import SourceRefused
+
+_BY_CLASS: Final = (
+    (SourceRefused, "RepositoryRefused"),
+    (LeaseLost, "LeaseLost"),
+    (EvidenceConflict, "EvidenceConflict"),
+    (BadInput, "BadFlowInput"),
+)
+
+
+def refused(kind: str, message: str) -> ApplicationError:
+    """Return the error of something that no retry can mend."""
+    return ApplicationError(message, type=kind, non_retryable=True)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn our own errors into ApplicationErrors; what a retry may mend stays retryable."""
+    try:
+        yield
+    except StepwiseError as error:
+        raise _translate(error) from error
+
+
+def _translate(error: StepwiseError) -> ApplicationError:
+    if error.code in OWN_ERROR_TYPES:
+        return refused(error.code, str(error))
+    for known, kind in _BY_CLASS:
+        if isinstance(error, known):
+            return refused(kind, str(error))
+    return ApplicationError(str(error), type=error.code, non_retryable=False)

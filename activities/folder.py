@@ -1,0 +1,107 @@
+"""What a run has on this worker's disk: its clone, private folders, and the note of who holds it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from schemas.calls import AttemptKey, Lease
+from schemas.common import Durable, UtcTime
+from system.processes import ALLOWED_ENV, RUN_VARIABLE, child_env
+
+_HELD_FILE: Final = "held.json"
+
+
+class Held(Durable):
+    """``held.json``: under which lease this worker has the run, and on what its clone stands.
+
+    ``setup`` is the digest of the set-up that was done; ``released_at`` is set when the run has ended.
+    """
+
+    run_id: str
+    workflow_id: str
+    lease: Lease
+    base_commit: str
+    setup: str | None = None
+    released_at: UtcTime | None = None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """``<data_dir>/runs/<run_id>``."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def workspace(self) -> Path:
+        """The run's clone."""
+        return self.path / "ws"
+
+    @property
+    def private(self) -> Path:
+        """Folders of the attempts' own, and their sessions' files beside them."""
+        return self.path / "private"
+
+    @property
+    def scratch(self) -> Path:
+        """Files on their way to or from the store."""
+        return self.path / "scratch"
+
+    def attempt(self, key: AttemptKey) -> Path:
+        """Return the private folder of an attempt."""
+        return self.private / f"{key.step_id}.{key.visit}.{key.attempt}"
+
+    def held(self) -> Held | None:
+        """Return the note of who holds the run; None if there is none that can be read."""
+        try:
+            return Held.model_validate_json((self.path / _HELD_FILE).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def hold(self, held: Held) -> Held:
+        """Write the note, whole or not at all, and return it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / f".{_HELD_FILE}"
+        with temporary.open("wb") as file:
+            file.write(held.model_dump_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / _HELD_FILE)
+        return held
+
+    def drop(self) -> None:
+        """Remove all of it, the note first: without it nothing here counts as a run's."""
+        (self.path / _HELD_FILE).unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def drop_private(self) -> None:
+        """Remove the private folders and what was on its way."""
+        shutil.rmtree(self.private, ignore_errors=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def environment(self, home: Path, names: Collection[str], **extra: str) -> dict[str, str]:
+        """Return the whole environment of a child: allowed variables, and a HOME and TMPDIR inside ``home``."""
+        own = {"HOME": home / "home", "TMPDIR": home / "tmp"}
+        for folder in own.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        given = {name: str(folder) for name, folder in own.items()}
+        return child_env(allow=ALLOWED_ENV | set(names), extra={**given, RUN_VARIABLE: self.run_id, **extra})
+
+
+def run_folders(runs: Path) -> Iterator[RunFolder]:
+    """Yield what this worker's disk has of runs."""
+    if runs.is_dir():
+        for path in sorted(runs.iterdir()):
+            if path.is_dir():
+                yield RunFolder(path)

@@ -1,0 +1,198 @@
+"""What an attempt leaves on the run's branch and in the store: its savepoint or commit, its logs, its result."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from activities.context import OpenRun, WorkerContext, now
+from activities.endings import counts
+from activities.workspace import remember, store_bundle
+from schemas.calls import AttemptKey, WorkOut, WorkResult
+from schemas.common import ArtifactRef, Durable, FileChanges, UtcTime
+from schemas.errors import BadInput, EvidenceConflict
+from schemas.flow import StepSpec
+from schemas.handoff import PartialHandoff, Savepoint
+from schemas.run_record import RunRecord
+from store.attempts import LOGS, AttemptLog, LogName
+from store.evidence import JSON, JSON_LINES, Evidence
+from system.files import Root
+from system.git import RefMoved
+from system.paths import PathDenied
+from system.savepoints import take_savepoint
+
+_MAX_SAVEPOINTS: Final = 100_000
+_MAX_OUTPUT_BYTES: Final = 5_000_000
+
+
+class WorkIntent(Durable):
+    """``work.intent.json``: a finished work phase that is about to be committed; enough to complete it later.
+
+    ``out`` lacks what the commit adds. With the message and the time fixed, a repeat makes the very same commit.
+    """
+
+    out: WorkOut
+    message: str
+    when: UtcTime
+    before: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The working tree as an attempt left it: its id, what changed since the last commit, the savepoint of it."""
+
+    tree: str
+    changes: FileChanges
+    savepoint: Savepoint | None = None
+
+
+def intent_key(key: AttemptKey) -> str:
+    """Return where an attempt's intent is stored."""
+    return f"{key.path}/work.intent.json"
+
+
+def visit_name(key: AttemptKey) -> str:
+    """Return the visit as commits name it."""
+    return f"{key.step_id}#{key.visit}"
+
+
+async def keep_tree(ctx: WorkerContext, opened: OpenRun, key: AttemptKey) -> Kept:
+    """Keep an unfinished attempt's working tree as a savepoint, here and in the store; none if nothing changed."""
+    repository = opened.repository
+    measured = await repository.tree_id()
+    before = await repository.tree_of(opened.head)
+    if measured.tree == before and measured.head == opened.head:
+        return Kept(before, FileChanges())
+    record = await ctx.check_lease(key.run_id, opened.held.lease)
+    number, savepoint = await _take(opened, record.savepoints + 1)
+    ctx.crash_at("work.savepoint")
+    base = repository.base
+    place = f"{key.path}/savepoint-{number}.bundle"
+    ref = await store_bundle(ctx, place, repository, base=base, refs=(savepoint.ref,))
+    savepoint = savepoint.model_copy(update={"bundle": ref})
+
+    def newest(record: RunRecord) -> RunRecord:
+        return record.model_copy(update={"savepoints": number, "newest": savepoint})
+
+    await remember(ctx, key.run_id, opened.held.lease, newest)
+    return Kept(savepoint.tree, await repository.changes(before, savepoint.tree), savepoint)
+
+
+async def complete(
+    ctx: WorkerContext,
+    opened: OpenRun,
+    key: AttemptKey,
+    intent: WorkIntent,
+    step: StepSpec | None,
+    log: AttemptLog | None,
+) -> WorkOut:
+    """Do what an intent says, as far as it is not done: commit, bundle, logs, outputs, and last the result."""
+    repository = opened.repository
+    found = await repository.find_commit(visit_name(key), key.attempt) if log is None else None
+    if found is None:
+        committed = await repository.commit_tree(
+            intent.message, visit=visit_name(key), attempt=key.attempt, when=intent.when
+        )
+        head, tree = committed.head, committed.tree
+    else:
+        head, tree = found, await repository.tree_of(found)
+    ctx.crash_at("work.committed")
+    changes = await repository.changes(intent.before, head)
+    if head != intent.before:
+        ref = await store_bundle(ctx, f"{key.path}/work.bundle", repository, base=repository.base)
+        commit = Savepoint(ref=repository.branch_ref, commit=head, tree=tree, bundle=ref)
+
+        def newest(record: RunRecord) -> RunRecord:
+            return record.model_copy(update={"newest": commit, "head": head})
+
+        await remember(ctx, key.run_id, opened.held.lease, newest)
+    ctx.crash_at("work.bundled")
+    opened.head = head
+    out = intent.out.model_copy(update={"tree": tree, "commit_after": head, "changes": counts(changes)})
+    return await save_work(ctx, key, out, changes, step, log)
+
+
+async def save_work(
+    ctx: WorkerContext,
+    key: AttemptKey,
+    out: WorkOut,
+    changes: FileChanges,
+    step: StepSpec | None,
+    log: AttemptLog | None,
+) -> WorkOut:
+    """Store an attempt's logs, outputs and the result of its work, in this order; return the result."""
+    logs = await asyncio.to_thread(close_logs, ctx, key, log)
+    outputs = await asyncio.to_thread(_outputs, ctx, key, step) if step and step.outputs else {}
+    ctx.crash_at("work.logged")
+    result = WorkResult(
+        out=out,
+        changes=changes,
+        outputs=outputs,
+        transcript=logs.get("transcript"),
+        tool_calls=logs.get("tool_calls"),
+    )
+    await asyncio.to_thread(ctx.results.save, key, result)
+    ctx.crash_at("work.result")
+    return out
+
+
+def close_logs(ctx: WorkerContext, key: AttemptKey, log: AttemptLog | None) -> dict[LogName, ArtifactRef]:
+    """Upload an attempt's logs: those of ``log``, else what a dead worker left, else find those uploaded already."""
+    if log is not None:
+        return log.close()
+    recovered = AttemptLog.recover(ctx.evidence, ctx.spool, key, now)
+    if recovered is not None:
+        return recovered.refs
+    places = {name: f"{key.path}/{name}.jsonl" for name in LOGS}
+    return {
+        name: stored_ref(ctx.evidence, place, JSON_LINES)
+        for name, place in places.items()
+        if ctx.evidence.blobs.exists(place)
+    }
+
+
+def stored_ref(evidence: Evidence, key: str, media_type: str) -> ArtifactRef:
+    """Return the reference to what is stored under ``key``; raises NotStored."""
+    return evidence.put_bytes(key, evidence.read_key(key), media_type)
+
+
+def write_partial(ctx: WorkerContext, handoff: PartialHandoff) -> ArtifactRef:
+    """Store a partial handoff, unless the attempt has one: the first one stands. Blocks."""
+    try:
+        return ctx.receipts.write_partial(handoff)
+    except EvidenceConflict:
+        path = AttemptKey.model_validate(handoff.model_dump()).path
+        return stored_ref(ctx.evidence, f"{path}/handoff_partial.json", JSON)
+
+
+def fixed_time() -> datetime:
+    """Return the time for a commit: whole seconds, as git keeps them."""
+    return now().replace(microsecond=0)
+
+
+async def _take(opened: OpenRun, first: int) -> tuple[int, Savepoint]:
+    when = fixed_time()
+    for number in range(first, first + _MAX_SAVEPOINTS):
+        try:
+            return number, await take_savepoint(opened.repository, number, when=when)
+        except RefMoved:
+            # A worker that died took this number and could not say so.
+            continue
+    raise RefMoved("E_GIT_REF_MOVED", f"run {opened.held.run_id} has too many savepoints")
+
+
+def _outputs(ctx: WorkerContext, key: AttemptKey, step: StepSpec) -> dict[str, ArtifactRef]:
+    """Store those of the step's outputs that are text files; the commit holds all of them."""
+    stored: dict[str, ArtifactRef] = {}
+    with Root(ctx.folder(key.run_id).workspace) as root:
+        for path in step.outputs:
+            try:
+                content = root.read(path, max_bytes=_MAX_OUTPUT_BYTES)
+                text = content.data.decode()
+                if not content.truncated:
+                    stored[path] = ctx.evidence.put_text(f"{key.path}/outputs/{path}", text)
+            except (OSError, PathDenied, UnicodeDecodeError, BadInput):
+                continue
+    return stored

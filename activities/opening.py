@@ -1,0 +1,135 @@
+"""Opening an attempt's session: the first transport of the list that takes it, resumed where that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from activities.context import WorkerContext
+from activities.running import Stop
+from activities.sessions import HeldSession
+from activities.timeouts import seconds
+from flows.bundle import Bundle
+from flows.personas import PersonaFile, parse_persona
+from schemas.calls import AttemptKey
+from schemas.errors import ErrorEnvelope
+from schemas.flow import StepSpec
+from schemas.handoff import SessionRef
+from schemas.receipt import FallbackRecord
+from transports.port import Emit, SessionSpec, TransportError
+
+READ_ONLY = "read-only"
+
+
+@dataclass
+class Opening:
+    """A session that was opened, or the error why none was; the transports that were passed over."""
+
+    held: HeldSession | None = None
+    error: ErrorEnvelope | None = None
+    fallbacks: list[FallbackRecord] = field(default_factory=list)
+    stopped: bool = False
+
+    def refuse(self, name: str, code: str, reason: str, error: ErrorEnvelope | None = None) -> None:
+        """Note a transport that was passed over, with the routing-decision code."""
+        self.fallbacks.append(FallbackRecord(transport=name, code=code, reason=reason[:500]))
+        self.error = error or ErrorEnvelope(code=code, message=f"{name}: {reason}"[:2_000])
+
+
+def is_read_only(bundle: Bundle, step: StepSpec) -> bool:
+    """Whether the step may change nothing."""
+    return (step.policy or bundle.spec.defaults.policy) == READ_ONLY
+
+
+def session_spec(
+    ctx: WorkerContext, key: AttemptKey, iteration: int, bundle: Bundle, step: StepSpec, model: str | None
+) -> SessionSpec:
+    """Return what a session of the attempt is opened with, all but the id it may be resumed by. Blocks."""
+    folder = ctx.folder(key.run_id)
+    private = folder.attempt(key)
+    persona, _ = parse_persona(step.agent, PersonaFile(step.agent, bundle.personas.get(step.agent, "")))
+    return SessionSpec(
+        run_id=key.run_id,
+        place={
+            "step": key.step_id,
+            "visit": key.visit,
+            "attempt": key.attempt,
+            "iteration": iteration,
+        },
+        workspace=folder.workspace,
+        private=private,
+        environment=folder.environment(private, ctx.settings.environment),
+        persona=persona.text if persona else "",
+        model=model or (persona.model if persona else None),
+        read_only=is_read_only(bundle, step),
+        command_timeout_s=seconds(bundle.spec, step, "command"),
+        no_output_s=seconds(bundle.spec, step, "no_output"),
+        scenario=_scenario_file(folder.private, bundle),
+    )
+
+
+async def open_session(
+    ctx: WorkerContext,
+    key: AttemptKey,
+    names: list[str],
+    spec: SessionSpec,
+    session: SessionRef | None,
+    emit: Emit,
+    stop: Stop,
+) -> Opening:
+    """Try the transports in order; an id that is refused is healed by a cold session on the same transport."""
+    opening = Opening()
+    for name in names:
+        transport = ctx.transports.get(name)
+        if transport is None:
+            opening.refuse(name, "sdk_not_enabled", "the worker does not offer it")
+            continue
+        available = transport.is_available()
+        if not available.ok:
+            opening.refuse(name, "sdk_unavailable", available.reason)
+            continue
+        resume = None
+        if session is not None and session.transport == name and session.resumable:
+            resume = session.session_id
+        for wanted in dict.fromkeys([resume, None]):
+            task = asyncio.ensure_future(
+                ctx.sessions.open(key, transport, replace(spec, resume=wanted), emit)
+            )
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+                opening.stopped = True
+                return opening
+            try:
+                opening.held = task.result()
+            except TransportError as error:
+                if wanted is not None and error.resume_refused:
+                    continue
+                opening.refuse(name, "sdk_error_message", error.error.message, error.error)
+                break
+            except Exception as error:  # noqa: BLE001 - a transport that breaks is passed over like one that refuses
+                reason = f"{type(error).__name__}: {error}"
+                known = ErrorEnvelope(code="sdk_exception", message=reason[:2_000], retryable=True)
+                opening.refuse(name, "sdk_exception", reason, known)
+                break
+            else:
+                return opening
+    if opening.error is None:
+        opening.error = ErrorEnvelope(code="sdk_unavailable", message="no transport could be used")
+    return opening
+
+
+def _scenario_file(private: Path, bundle: Bundle) -> str | None:
+    if bundle.scenario is None:
+        return None
+    path = private / f"scenario-{bundle.digest[:16]}.yaml"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(bundle.scenario)
+        temporary.replace(path)
+    return str(path)

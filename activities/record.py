@@ -1,0 +1,208 @@
+"""The record of an attempt: its envelope for the next step, its receipt for people, from what its phases stored.
+
+Store only: no workspace, no clock. A repeat finds what is there and changes nothing.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+
+from activities.context import WorkerContext
+from activities.envelopes import compose_envelope, not_measured
+from activities.keeping import stored_ref
+from schemas.calls import (
+    FlushIn,
+    FlushOut,
+    GateRun,
+    RecordIn,
+    RecordOut,
+    WorkResult,
+)
+from schemas.common import ArtifactRef
+from schemas.flow import StepSpec
+from schemas.handoff import HandoffDraft, PartialHandoff
+from schemas.receipt import (
+    GateBefore,
+    GateReceipt,
+    GitReceipt,
+    StepReceipt,
+    StopRecord,
+    TokenCounts,
+    ToolCallCounts,
+)
+from store.evidence import JSON
+
+
+def record(ctx: WorkerContext, call: RecordIn, step: StepSpec | None) -> RecordOut:
+    """Write envelope, receipt and journal of one attempt. Blocks; raises StoreUnavailable, EvidenceConflict."""
+    path = call.key.path
+    places = {"receipt": f"{path}/receipt.json", "envelope": f"{path}/envelope.json"}
+    if ctx.evidence.blobs.exists(places["receipt"]):
+        refs = {name: stored_ref(ctx.evidence, place, JSON) for name, place in places.items()}
+        ctx.journal.flush(call.key.run_id, call.journal)
+        return RecordOut(receipt=refs["receipt"], envelope=refs["envelope"])
+    done = _work_result(ctx, call)
+    envelope = ctx.receipts.write_envelope(
+        compose_envelope(call, step, done, _draft(ctx, call), _partial(ctx, call))
+    )
+    ctx.crash_at("record.envelope")
+    receipt = ctx.receipts.write(_receipt(call, step, done, envelope))
+    ctx.crash_at("record.receipt")
+    if call.journal:
+        ctx.journal.flush(call.key.run_id, call.journal)
+    ctx.crash_at("record.done")
+    return RecordOut(receipt=receipt, envelope=envelope)
+
+
+def flush_journal(ctx: WorkerContext, call: FlushIn) -> FlushOut:
+    """Write journal events; blocks, raises StoreUnavailable, EvidenceConflict."""
+    return FlushOut(last_seq=ctx.journal.flush(call.run_id, call.journal))
+
+
+def _work_result(ctx: WorkerContext, call: RecordIn) -> WorkResult | None:
+    if call.work is None or call.work_attempt is None:
+        return None
+    key = call.key.model_copy(update={"attempt": call.work_attempt})
+    return ctx.results.load(key, WorkResult)
+
+
+def _draft(ctx: WorkerContext, call: RecordIn) -> HandoffDraft | None:
+    ref = call.finalize.draft if call.finalize else None
+    return HandoffDraft.model_validate_json(ctx.evidence.read(ref)) if ref else None
+
+
+def _partial(ctx: WorkerContext, call: RecordIn) -> PartialHandoff | None:
+    ref = call.work.partial if call.work else None
+    return PartialHandoff.model_validate_json(ctx.evidence.read(ref)) if ref else None
+
+
+def _receipt(
+    call: RecordIn, step: StepSpec | None, done: WorkResult | None, envelope: ArtifactRef
+) -> StepReceipt:
+    key, work, facts = call.key, call.work, call.facts
+    usage = facts.usage
+    earlier = [
+        attempt
+        for attempt in (call.work_attempt, call.measure_attempt, call.finalize_attempt)
+        if attempt is not None and attempt < key.attempt
+    ]
+    changes = facts.file_changes
+    stop = None
+    if work is not None and work.reason is not None:
+        stop = StopRecord(reason=work.reason, method=work.stop_method, requested_by=call.requested_by)
+    git = None
+    if work is not None and work.commit_before is not None and call.branch:
+        git = GitReceipt(
+            branch=call.branch,
+            commit_before=work.commit_before,
+            commit_after=work.commit_after or work.commit_before,
+        )
+    return StepReceipt(
+        **key.model_dump(),
+        iteration=call.iteration,
+        from_attempt=min(earlier) if earlier else None,
+        transport=work.transport if work else "",
+        provider=work.provider if work else "",
+        model=work.model if work else None,
+        engine=_engine(),
+        execution_status=call.execution_status,
+        verification_status=facts.status,
+        started_at=call.started_at,
+        completed_at=call.completed_at,
+        duration_ms=int((call.completed_at - call.started_at).total_seconds() * 1_000),
+        token_counts=TokenCounts(
+            prompt=usage.prompt,
+            completion=usage.completion,
+            cache_read=usage.cache_read,
+            cache_write=usage.cache_write,
+            total=usage.total,
+        ),
+        cost_usd=usage.cost_usd,
+        tool_calls=ToolCallCounts(
+            count=work.tool_calls if work else 0,
+            blocked=work.tools_blocked if work else 0,
+            ref=done.tool_calls if done else None,
+        ),
+        gates=_gates(call, step),
+        claimed=_claimed(call),
+        measured={
+            "status": facts.status,
+            "files_created": changes.created,
+            "files_modified": changes.modified,
+            "files_deleted": changes.deleted,
+            "tree": facts.tree,
+            "changed_after_measure": facts.changed_after_measure,
+        },
+        routing=call.routing,
+        termination_reason=call.routing.exit if call.routing else None,
+        fallbacks=work.fallbacks if work else [],
+        context_cut=work.context_cut if work else [],
+        session=work.session_mode if work else None,
+        stop=stop,
+        transcript=done.transcript if done else None,
+        envelope=envelope,
+        handoff_partial=work.partial if work else None,
+        git=git,
+        previous_sha256=call.previous_sha256,
+    )
+
+
+def _gates(call: RecordIn, step: StepSpec | None) -> list[GateReceipt]:
+    measured = call.measure
+    before = {run.fact.name: run for run in call.base_gates}
+    if measured is None:
+        reason = not_measured(call)
+        return [
+            GateReceipt(
+                name=gate.name,
+                required=gate.required,
+                measured=False,
+                before=_before(before.get(gate.name)),
+                reason=reason,
+            )
+            for gate in (step.gates if step else [])
+        ]
+    return [
+        GateReceipt(
+            name=run.fact.name,
+            required=run.fact.required,
+            measured=run.fact.measured,
+            exit_code=run.fact.exit_code,
+            passed=run.fact.passed if run.fact.measured else None,
+            counts=run.fact.counts,
+            percent=run.fact.percent,
+            tree=measured.tree_before,
+            commit=measured.commit,
+            evidence=run.evidence,
+            before=_before(before.get(run.fact.name)),
+            reason=run.fact.reason,
+            elapsed_ms=run.elapsed_ms,
+        )
+        for run in measured.gates
+    ]
+
+
+def _before(run: GateRun | None) -> GateBefore | None:
+    if run is None or not run.fact.measured:
+        return None
+    return GateBefore(passed=run.fact.passed, exit_code=run.fact.exit_code, counts=run.fact.counts)
+
+
+def _claimed(call: RecordIn) -> dict[str, str | float | None]:
+    finalize = call.finalize
+    if finalize is None or finalize.draft is None:
+        return {}
+    return {
+        "status": finalize.claimed_status,
+        "can_further_iteration_help": finalize.can_further_iteration_help,
+        "headline": finalize.headline,
+    }
+
+
+@lru_cache(maxsize=1)
+def _engine() -> str:
+    try:
+        return f"stepwise {version('stepwise')}"
+    except PackageNotFoundError:
+        return "stepwise"

@@ -1,0 +1,158 @@
+"""The flow a run will follow: found, linted, filled in, pinned. Anything wrong is refused before a clone is made."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from activities.choosing import available, choose_transports, refuse_stub_without_scenario
+from activities.context import WorkerContext
+from activities.errors import refused
+from flows.bundle import bundle, read_bundle
+from flows.findings import Finding
+from flows.loader import find_flow, load_flow, load_text
+from flows.params import resolve
+from flows.personas import personas_of
+from flows.reading import SHIPPED
+from flows.scenarios import find_scenario, load_scenario
+from schemas.calls import Pace, ResolveIn, ResolveOut
+from schemas.common import ArtifactRef, Durable
+from schemas.errors import BadInput
+from schemas.flow import FlowSpec
+from schemas.run import FlowInput
+
+
+class Task(Durable):
+    """``base/task.json``: what the run is to do, in the words of who started it."""
+
+    task: str
+
+
+@dataclass(frozen=True)
+class _Found:
+    spec: FlowSpec
+    text: str
+    personas: dict[str, str]
+
+
+async def resolve_flow(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
+    """Resolve and pin the run's flow. Raises ApplicationError or BadInput, never retried, with one clear message."""
+    return await asyncio.to_thread(_resolve, ctx, call)
+
+
+def task_key(run_id: str) -> str:
+    """Return where the run's task is stored."""
+    return f"runs/{run_id}/base/task.json"
+
+
+def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
+    given = call.input
+    _refuse_unsupported(ctx, given)
+    folders = [path.expanduser() for path in ctx.settings.flow_paths]
+    found = _find(call, folders)
+    spec = resolve(found.spec, given.params, given.task)
+    chosen = choose_transports(spec, given, ctx.settings, ctx.transports)
+    scenario = _scenario(given, spec, folders, chained=call.flow is not None)
+    refuse_stub_without_scenario(chosen, scenario=scenario is not None)
+    pinned = bundle(spec=spec, source=found.text, personas=found.personas, scenario=scenario)
+    base = f"runs/{call.run_id}/base"
+    ref = ctx.evidence.put_text(
+        f"{base}/bundle-{spec.id}.json", pinned.canonical().decode(), "application/json"
+    )
+    if ref.sha256 != pinned.digest:
+        raise refused(
+            "FlowRefused", "the flow, an agent or the scenario holds what looks like a secret: take it out"
+        )
+    read_bundle(ctx.evidence.read(ref), digest=pinned.digest)
+    scenario_ref: ArtifactRef | None = None
+    if scenario is not None:
+        scenario_ref = ctx.evidence.put_text(f"{base}/scenario-{spec.id}.yaml", scenario, "application/yaml")
+    ctx.evidence.put_model(task_key(call.run_id), Task(task=given.task))
+    settings = ctx.settings
+    return ResolveOut(
+        spec=spec,
+        bundle=ref,
+        transports=chosen,
+        offered=available(ctx.transports),
+        scenario=scenario_ref,
+        deterministic=given.deterministic,
+        pace=Pace(
+            heartbeat_s=settings.heartbeat_s,
+            schedule_to_start_s=settings.schedule_to_start_s,
+            recover_old_worker_s=settings.recover_old_worker_s,
+        ),
+    )
+
+
+def _find(call: ResolveIn, folders: list[Path]) -> _Found:
+    given = call.input
+    name = call.flow or given.flow
+    if name is not None:
+        file = find_flow(name, folders)
+        spec, findings = load_flow(name, folders)
+        spec = _linted(spec, findings)
+        return _Found(spec, file.text, personas_of(spec, {}, file.folders))
+    sent = given.spec
+    if sent is None:
+        raise BadInput("BadFlowInput", "give exactly one of 'flow' and 'spec'")
+    spec, findings = load_text(sent.name, sent.text, sent.files, folders=folders)
+    spec = _linted(spec, findings)
+    return _Found(spec, sent.text, personas_of(spec, sent.files, [SHIPPED, *folders]))
+
+
+def _linted(spec: FlowSpec | None, findings: list[Finding]) -> FlowSpec:
+    if spec is None or findings:
+        raise refused("FlowRefused", "; ".join(str(finding) for finding in findings))
+    return spec
+
+
+def _scenario(given: FlowInput, spec: FlowSpec, folders: list[Path], *, chained: bool) -> str | None:
+    if given.scenario is None:
+        return None
+    if isinstance(given.scenario, str):
+        file = find_scenario(given.scenario, folders)
+        name, text = str(file.path), file.text
+    else:
+        name, text = given.scenario.name, given.scenario.text
+    # In a chain one scenario plays in several flows, so it names steps of all of them.
+    _, findings = load_scenario(name, text, steps=None if chained or _follows(spec) else _step_ids(spec))
+    if findings:
+        raise refused("BadFlowInput", "; ".join(str(finding) for finding in findings))
+    return text
+
+
+def _follows(spec: FlowSpec) -> bool:
+    return spec.on_complete is not None or spec.on_failure is not None
+
+
+def _step_ids(spec: FlowSpec) -> list[str]:
+    return [step.id for step in spec.steps]
+
+
+def _refuse_unsupported(ctx: WorkerContext, given: FlowInput) -> None:
+    if given.publish != "none":
+        raise BadInput(
+            "BadFlowInput",
+            "publish: this version publishes nothing",
+            mend="leave it out; the end of the run prints the command that fetches the branch",
+        )
+    if given.approval == "developer":
+        raise BadInput(
+            "BadFlowInput",
+            "approval: 'developer' needs a model transport, and this version has none for it",
+            mend="use human or auto",
+        )
+    if given.trusted and not _is_trusted(given.repo, ctx.settings.trusted_repos):
+        raise BadInput(
+            "BadFlowInput",
+            f"trusted: {given.repo} is not among the repositories this worker trusts",
+            mend="add it to the worker's trusted_repos (STEPWISE_TRUSTED_REPOS), or leave trusted out",
+        )
+
+
+def _is_trusted(repo: str, trusted: list[str]) -> bool:
+    def named(place: str) -> str:
+        return str(Path(place).resolve()) if place.startswith("/") else place.rstrip("/")
+
+    return named(repo) in {named(place) for place in trusted}

@@ -1,0 +1,295 @@
+"""The work phase: an agent's turn, and whatever it takes that neither its end nor any other loses what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from activities.briefing import gather
+from activities.context import OpenRun, WorkerContext, now
+from activities.endings import Ending, counts, done, failed, hint, of_order, summary
+from activities.errors import translated
+from activities.heartbeat import Beat, beating
+from activities.keeping import (
+    Kept,
+    WorkIntent,
+    close_logs,
+    complete,
+    fixed_time,
+    intent_key,
+    keep_tree,
+    save_work,
+    write_partial,
+)
+from activities.opening import is_read_only, open_session, session_spec
+from activities.prompt import compose
+from activities.running import Stop
+from activities.sessions import HeldSession
+from activities.timeouts import seconds
+from activities.trace import Trace, write_trace
+from activities.turn import Limits, Tally, TurnEnd, run_turn
+from activities.workspace import open_run
+from flows.bundle import Bundle
+from schemas.calls import WorkIn, WorkOut, WorkResult
+from schemas.common import FileChanges, SessionMode
+from schemas.errors import BadInput
+from schemas.events import TextEvent, TranscriptHeader
+from schemas.flow import StepSpec
+from schemas.handoff import PartialHandoff, SessionRef, StopMethod
+from schemas.receipt import FallbackRecord
+from store.attempts import AttemptLog
+from system.savepoints import restore_tree
+
+
+@dataclass
+class _Attempt:
+    """One attempt's work while it is done."""
+
+    call: WorkIn
+    bundle: Bundle
+    step: StepSpec
+    opened: OpenRun
+    limits: Limits
+    begun: float = 0.0
+    log: AttemptLog | None = None
+    held: HeldSession | None = None
+    mode: SessionMode | None = None
+    model: str | None = None
+    fallbacks: list[FallbackRecord] = field(default_factory=list)
+    context_cut: list[str] = field(default_factory=list)
+
+
+async def work(ctx: WorkerContext, call: WorkIn) -> WorkOut:
+    """Let the agent work on one attempt. Whatever becomes of the agent is a value; only the engine's faults raise."""
+    async with beating(ctx.settings.heartbeat_every_s) as beat:
+        with translated():
+            return await ctx.running.phase(call.key.run_id, lambda stop: _work(ctx, call, beat, stop))
+
+
+async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> WorkOut:
+    key = call.key
+    await ctx.check_lease(key.run_id, call.lease)
+    if call.journal:
+        await asyncio.to_thread(ctx.journal.flush, key.run_id, call.journal)
+    stored = await asyncio.to_thread(ctx.results.load, key, WorkResult)
+    if stored is not None:
+        return stored.out
+    opened = await open_run(ctx, key.run_id, call.lease)
+    bundle = await ctx.bundle(call.bundle)
+    step = bundle.spec.step(key.step_id)
+    if step is None:
+        raise BadInput("BadFlowInput", f"flow {bundle.spec.id!r} has no step {key.step_id!r}")
+    intent = await asyncio.to_thread(ctx.evidence.get_model, intent_key(key), WorkIntent)
+    if intent is not None:
+        return await complete(ctx, opened, key, intent, step, None)
+    attempt = _Attempt(call, bundle, step, opened, _limits(call, bundle, step))
+    async with _slot(ctx, beat, stop):
+        attempt.begun = time.monotonic()
+        end = await _turn(ctx, attempt, stop)
+    beat.say("storing what was done")
+    if end.ending.ended == "finished":
+        return await _finished(ctx, attempt, end)
+    return await _stopped(ctx, attempt, end)
+
+
+@asynccontextmanager
+async def _slot(ctx: WorkerContext, beat: Beat, stop: Stop) -> AsyncIterator[None]:
+    """Hold one of the worker's places for agents; without one if the attempt is to stop before there is any."""
+    if ctx.slots.locked():
+        beat.say("waiting for a slot")
+    place = asyncio.ensure_future(ctx.slots.acquire())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({place, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not place.done():
+        place.cancel()
+        await asyncio.wait({place})
+    try:
+        beat.say("")
+        yield
+    finally:
+        if not place.cancelled():
+            ctx.slots.release()
+
+
+async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
+    """Open a session and run its turn. Nothing is opened for an attempt that is to stop already."""
+    early = stop.reason
+    if early is not None:
+        return TurnEnd(of_order(early))
+    call, key = attempt.call, attempt.call.key
+    parts, missing = await asyncio.to_thread(gather, ctx, call, attempt.step)
+    spec = await asyncio.to_thread(
+        session_spec, ctx, key, call.iteration, attempt.bundle, attempt.step, call.model
+    )
+    header = TranscriptHeader(
+        **key.model_dump(),
+        task_id=key.path.removeprefix("runs/"),
+        transport=call.transports[0] if call.transports else "",
+        model=spec.model,
+        agents=[attempt.step.agent],
+        allowed_tools=attempt.step.tools or [],
+        permission_mode=attempt.step.policy or attempt.bundle.spec.defaults.policy or "test",
+    )
+    attempt.log = await asyncio.to_thread(AttemptLog, ctx.evidence, ctx.spool, key, header, now)
+    tally = Tally(attempt.log, attempt.limits)
+    opening = await open_session(ctx, key, call.transports, spec, call.session, tally, stop)
+    attempt.fallbacks = opening.fallbacks
+    held = attempt.held = opening.held
+    if held is None:
+        if opening.stopped and stop.reason is not None:
+            return TurnEnd(of_order(stop.reason))
+        error = opening.error
+        assert error is not None  # noqa: S101 - either a session or an error
+        return TurnEnd(Ending("agent_failed", "agent_failed", error.code, error))
+    attempt.mode, attempt.model = held.session.mode, spec.model
+    await asyncio.to_thread(write_trace, ctx.folder(key.run_id), key, _trace(attempt, held))
+    prompt = compose(parts, resumed=attempt.mode == "resumed")
+    attempt.context_cut = [*prompt.cut, *missing]
+    tally(TextEvent(role="user", text=prompt.text))
+    ctx.crash_at("work.started")
+    return await run_turn(ctx.sessions, held, prompt.text, tally, attempt.limits, stop)
+
+
+async def _finished(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkOut:
+    """Commit what a finished attempt changed, and store its result; a step that must change nothing is checked."""
+    key, opened = attempt.call.key, attempt.opened
+    repository = opened.repository
+    measured = await repository.tree_id()
+    before = await repository.tree_of(opened.head)
+    unchanged = measured.tree == before and measured.head == opened.head
+    if not unchanged and is_read_only(attempt.bundle, attempt.step):
+        violation = failed(
+            "read_only_violated", "the step may change nothing, and it did; its changes are undone"
+        )
+        return await _stopped(ctx, attempt, TurnEnd(violation))
+    out = _out(attempt, end, Kept(before, FileChanges()))
+    if attempt.held is not None:
+        ctx.sessions.park(attempt.held)
+    if unchanged and measured.branch == repository.branch:
+        return await save_work(ctx, key, out, FileChanges(), attempt.step, attempt.log)
+    intent = WorkIntent(
+        out=out,
+        message=f"{key.flow_key}/{key.step_id} #{key.visit}",
+        when=fixed_time(),
+        before=opened.head,
+    )
+    await asyncio.to_thread(ctx.evidence.put_model, intent_key(key), intent)
+    ctx.crash_at("work.intent")
+    return await complete(ctx, opened, key, intent, attempt.step, attempt.log)
+
+
+async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkOut:
+    """Keep what a stopped attempt did, so that the next one can go on from there; store that, and return it."""
+    key = attempt.call.key
+    held = attempt.held
+    session = _session(held)
+    if held is not None:
+        await ctx.sessions.close(held)
+    if is_read_only(attempt.bundle, attempt.step):
+        kept = await _undo(attempt.opened)
+    else:
+        kept = await keep_tree(ctx, attempt.opened, key)
+    out = _out(attempt, end, kept).model_copy(update={"session": session})
+    logs = await asyncio.to_thread(close_logs, ctx, key, attempt.log)
+    reason = end.ending.reason or "agent_failed"
+    handoff = PartialHandoff(
+        **key.model_dump(),
+        phase="work",
+        reason=reason,
+        stopped_at=now(),
+        stop_method=end.method,
+        done=done(kept.changes),
+        open_question=out.question,
+        savepoint=kept.savepoint,
+        file_changes=kept.changes,
+        session=session,
+        last_tool_calls=list(attempt.log.totals.last_calls) if attempt.log else [],
+        transcript=logs.get("transcript"),
+        summary=summary(out),
+        resume_hint=hint(reason),
+    )
+    partial = await asyncio.to_thread(write_partial, ctx, handoff)
+    ctx.crash_at("work.partial")
+    out = out.model_copy(update={"partial": partial})
+    return await save_work(ctx, key, out, kept.changes, None, attempt.log)
+
+
+async def _undo(opened: OpenRun) -> Kept:
+    """Put the tree and the branch back to the last commit of the engine."""
+    repository = opened.repository
+    before = await repository.tree_of(opened.head)
+    measured = await repository.tree_id()
+    if measured.head != opened.head:
+        await repository.set_ref(repository.branch_ref, opened.head)
+    if measured.tree != before or measured.head != opened.head:
+        await restore_tree(repository, before)
+    return Kept(before, FileChanges())
+
+
+def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
+    totals = attempt.log.totals if attempt.log else None
+    held, ending, outcome = attempt.held, end.ending, end.outcome
+    method: StopMethod | None = end.method
+    elapsed_ms = int((time.monotonic() - attempt.begun) * 1_000)
+    return WorkOut(
+        ended=ending.ended,
+        reason=ending.reason,
+        stop_method=method,
+        session=_session(held),
+        session_mode=attempt.mode,
+        transport=held.transport.name if held else "",
+        provider=held.transport.capabilities.provider_name if held else "",
+        model=(totals.model if totals else None) or attempt.model,
+        usage=totals.usage if totals else WorkOut(ended="finished").usage,
+        changes=counts(kept.changes),
+        tree=kept.tree,
+        commit_before=attempt.opened.head,
+        commit_after=attempt.opened.head,
+        tools=list(totals.tools) if totals else [],
+        tool_calls=totals.tool_calls if totals else 0,
+        tools_blocked=totals.blocked if totals else 0,
+        stop_reason=ending.stop_reason,
+        elapsed_ms=elapsed_ms,
+        question=outcome.question if outcome else None,
+        retry_at=outcome.retry_at if outcome else None,
+        savepoint=kept.savepoint,
+        fallbacks=attempt.fallbacks,
+        context_cut=attempt.context_cut,
+        error=ending.error,
+    )
+
+
+def _session(held: HeldSession | None) -> SessionRef | None:
+    if held is None:
+        return None
+    return SessionRef(
+        transport=held.transport.name,
+        session_id=held.session.session_id,
+        resumable=held.session.resumable and held.session.session_id is not None,
+    )
+
+
+def _trace(attempt: _Attempt, held: HeldSession) -> Trace:
+    return Trace(
+        transport=held.transport.name,
+        provider=held.transport.capabilities.provider_name,
+        model=attempt.model,
+        session_id=held.session.session_id,
+        session_mode=attempt.mode,
+    )
+
+
+def _limits(call: WorkIn, bundle: Bundle, step: StepSpec) -> Limits:
+    budget = call.budget
+    return Limits(
+        work_s=seconds(bundle.spec, step, "work"),
+        no_output_s=seconds(bundle.spec, step, "no_output"),
+        grace_s=step.interrupt.grace_s,
+        tokens=budget.tokens if budget else None,
+        usd=budget.usd if budget else None,
+        seconds=budget.seconds if budget else None,
+    )

@@ -1,0 +1,1 @@
+"""The ``stepwise`` command: what Temporal's own CLI and UI cannot do."""

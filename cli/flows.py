@@ -1,0 +1,103 @@
+"""``stepwise lint`` and ``stepwise plan``: what can be said of a flow file before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.session import complain, say, settings
+from flows.findings import Finding
+from flows.loader import load_flow, load_text
+from flows.plan import plan_mermaid, plan_text
+from flows.reading import read_text
+from schemas.errors import BadInput
+from schemas.flow import FlowSpec
+from system.settings import resolved
+
+
+@dataclass(frozen=True)
+class OwnFlow:
+    """A flow file with the agents beside it, as it is sent to a worker; ``spec`` is None if there are findings."""
+
+    path: Path
+    text: str
+    files: dict[str, str]
+    spec: FlowSpec | None
+    findings: Sequence[Finding]
+
+
+def lint(
+    files: Annotated[list[Path], typer.Argument(help="Flow files.", metavar="FILE...")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Check flow files; exit code 1 if there is anything to mend.
+
+    The agents beside them (agents/*.md) are checked too. Each line is FILE:LINE:COLUMN CODE what is wrong -> how to mend it.
+    """
+    findings = [finding for file in files for finding in read_own_flow(file).findings]
+    if as_json:
+        say(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            say(shown(finding))
+    if findings:
+        raise typer.Exit(1)
+
+
+def plan(
+    flow: Annotated[str, typer.Argument(help="A flow file, or the name of a flow.", metavar="FILE|NAME")],
+    *,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid diagram.")] = False,
+) -> None:
+    """Show a flow's steps, its gates, and every way between them."""
+    spec, findings = _named_or_own(flow)
+    if spec is None:
+        for finding in findings:
+            complain(shown(finding))
+        raise typer.Exit(1)
+    say((plan_mermaid(spec) if mermaid else plan_text(spec)).rstrip())
+
+
+def is_file(flow: str) -> bool:
+    """Say whether an argument means a file: a name has neither a slash nor a suffix."""
+    return "/" in flow or flow.endswith((".yaml", ".yml")) or Path(flow).is_file()
+
+
+def read_own_flow(path: Path) -> OwnFlow:
+    """Read and lint a flow file. Raises BadInput when it cannot be read."""
+    text = _text(path)
+    files = {f"agents/{each.name}": _text(each) for each in sorted(path.parent.glob("agents/*.md"))}
+    spec, findings = load_text(str(path), text, files, folders=resolved(settings().settings).flow_paths)
+    placed = [
+        replace(finding, file=str(path.parent / finding.file)) if finding.file in files else finding
+        for finding in findings
+    ]
+    return OwnFlow(path, text, files, spec, placed)
+
+
+def shown(finding: Finding) -> str:
+    """Return a finding as one line."""
+    mend = f" -> {finding.mend}" if finding.mend else ""
+    return f"{finding.file}:{finding.line}:{finding.column} {finding.code} {finding.what}{mend}"
+
+
+def _named_or_own(flow: str) -> tuple[FlowSpec | None, Sequence[Finding]]:
+    if is_file(flow):
+        own = read_own_flow(Path(flow))
+        return own.spec, own.findings
+    return load_flow(flow, resolved(settings().settings).flow_paths)
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except OSError as error:
+        raise BadInput(
+            "E_FILE", f"{path} cannot be read: {error.strerror}", mend="name an existing flow file"
+        ) from error

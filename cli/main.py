@@ -1,0 +1,79 @@
+"""The ``stepwise`` command: its sub-commands, and how errors reach people."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import typer
+
+from cli import config, dev, doctor, flows, replay, start, verify
+from cli.session import complain
+from schemas.errors import StepwiseError
+
+USAGE: Final = 2
+"""Exit code of every error; 1 means that a check found something, 0 that all is well."""
+INTERRUPTED: Final = 130
+TRACEBACK_VARIABLE: Final = "STEPWISE_LOG_LEVEL"
+
+app = typer.Typer(
+    name="stepwise",
+    help="Run AI coding agents through durable, evidence-gated flows on Temporal.\n\n"
+    "Runs are started, watched and steered with the Temporal CLI and UI; this command does what they cannot.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("dev")(dev.dev)
+app.command("start")(start.start)
+app.command("lint")(flows.lint)
+app.command("plan")(flows.plan)
+app.command("verify")(verify.verify)
+app.command("replay")(replay.replay)
+app.command("config")(config.config)
+app.command("doctor")(doctor.doctor)
+
+
+@app.callback()
+def _root() -> None:
+    """Make sub-commands of all, whatever their number."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; an error is one line on stderr."""
+    try:
+        result = typer.main.get_command(app).main(
+            list(arguments) or ["--help"], prog_name="stepwise", standalone_mode=False
+        )
+    except StepwiseError as error:
+        return _failed(error.message, error.mend)
+    except typer.TyperException as error:
+        return _failed(" ".join(error.format_message().split()), "add --help to see what can be said")
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - people get a line, whatever it was
+        if os.environ.get(TRACEBACK_VARIABLE) == "DEBUG":
+            traceback.print_exc()
+        first = (str(error).splitlines() or [""])[0]
+        return _failed(
+            f"this should not happen: {type(error).__name__}: {first}",
+            f"{TRACEBACK_VARIABLE}=DEBUG shows where",
+        )
+    return result if isinstance(result, int) else 0
+
+
+def _failed(message: str, mend: str | None) -> int:
+    complain(f"stepwise: {message}{f' -> {mend}' if mend else ''}")
+    return USAGE
+
+
+def main() -> NoReturn:
+    """Run the command of this process's arguments and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

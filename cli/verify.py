@@ -1,0 +1,81 @@
+"""``stepwise verify``: hashes a run's receipts and every file they name."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from cli.session import say, settings
+from schemas.errors import BadInput
+from store.blobs import check_key, open_blobs
+from store.evidence import Evidence
+from store.receipts import Receipts, Report
+from store.redaction import Redactor
+from system.settings import resolved
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def verify(
+    run: Annotated[str, typer.Argument(help="Run id, as `stepwise start` prints it.", metavar="RUN")],
+    *,
+    store: Annotated[
+        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
+    ] = "",
+    head: Annotated[
+        str,
+        typer.Option(
+            help="Digest the chain must end with: receipts_head of the run's result.", metavar="SHA"
+        ),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Check a run's evidence; exit code 1 if anything is wrong.
+
+    Receipts must form one chain, and every file they name must be there with the digest they say. This detects
+    corruption. A forger can write a new chain: only --head, taken from the run's history, shows that.
+    """
+    if head and not _DIGEST.fullmatch(head):
+        raise BadInput("E_HEAD", f"--head {head!r} is no digest", mend="give 64 characters of 0-9 and a-f")
+    report = Receipts(_evidence(store, run)).verify_run(run, head or None)
+    if as_json:
+        say(json.dumps(asdict(report), indent=2))
+    else:
+        _show(report, checked_head=bool(head))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _evidence(store: str, run: str) -> Evidence:
+    check_key(f"runs/{run}")
+    url = store or resolved(settings().settings).store
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        # Opening a store makes its folder; a mistyped one must not come to be.
+        raise BadInput(
+            "E_STORE", f"there is no store at {url}", mend="name it with --store or STEPWISE_STORE"
+        )
+    # Whoever can read the folder may verify it, wherever the server is.
+    return Evidence(open_blobs(url, fsync=False, shared=True, temporal_is_loopback=True), Redactor())
+
+
+def _show(report: Report, *, checked_head: bool) -> None:
+    for problem in report.problems:
+        say(f"{problem.path}: {problem.what}")
+    for path in report.pruned:
+        say(f"{path}: pruned by retention")
+    count = len(report.receipts)
+    if not report.ok:
+        say(f"NOT OK: {len(report.problems)} problems, {count} receipts in the chain")
+    elif checked_head:
+        say(f"ok: {count} receipts in one chain that ends with the head, every file they name is unaltered")
+    else:
+        say(
+            f"ok: {count} receipts in one chain, every file they name is unaltered (its end was not checked: --head)"
+        )

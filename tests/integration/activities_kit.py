@@ -1,0 +1,307 @@
+"""What tests of activities share: a repository, a worker without a server, and calls with little to write."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio.testing import ActivityEnvironment
+
+from activities.context import WorkerContext
+from activities.register import build_activities
+from schemas.calls import (
+    AcquireIn,
+    AcquireOut,
+    AttemptKey,
+    FinalizeOut,
+    MeasureIn,
+    MeasureOut,
+    Recover,
+    RecordIn,
+    RecordOut,
+    ReleaseIn,
+    ReleaseOut,
+    ResolveIn,
+    ResolveOut,
+    SessionPhaseIn,
+    WorkIn,
+    WorkOut,
+)
+from schemas.events import RunEvent
+from schemas.facts import StepFacts
+from schemas.receipt import GENESIS
+from schemas.run import FlowInput, InlineFile, InlineSpec
+from schemas.settings import WorkerSettings
+from store.blobs import open_blobs
+from store.evidence import Evidence
+from store.redaction import Redactor
+from transports.port import Transport
+from transports.registry import open_transports
+
+RUN = "run-0123456789ab"
+NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
+
+FLOW = """\
+id: small
+version: 1
+title: A small flow
+steps:
+  - id: implement
+    agent: worker
+    objective: "Do ${task}."
+    outputs: [notes.md]
+    gates:
+      - {name: there, argv: [test, -f, made.txt]}
+    routing: {kind: linear, next: finish}
+  - id: finish
+    agent: worker
+    policy: read-only
+    objective: Close.
+    inputs: [implement]
+    routing: {kind: terminal}
+"""
+PERSONA = """\
+---
+name: worker
+description: Does what it is told.
+---
+You do what you are told.
+"""
+SCENARIO = """\
+version: 1
+steps:
+  implement:
+    turns:
+      - work:
+          - {do: say, text: working}
+          - {do: edit, path: made.txt, content: "made\\n"}
+          - {do: edit, path: notes.md, content: "notes\\n"}
+          - {do: tokens, prompt: 100, completion: 10}
+        finalize:
+          value: {status: VERIFIED, summary: It is made.}
+"""
+
+
+def git(where: Path, *args: str) -> str:
+    """Run git as its user would, and return what it prints."""
+    command = ["git", "-C", str(where), "-c", "user.name=T", "-c", "user.email=t@example.org", *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def make_repository(path: Path) -> Path:
+    """Make a repository with one commit."""
+    path.mkdir(parents=True)
+    git(path, "init", "-q", "-b", "main")
+    (path / "readme.txt").write_text("hello\n")
+    git(path, "add", ".")
+    git(path, "commit", "-q", "-m", "first")
+    return path
+
+
+def make_worker(
+    root: Path,
+    *,
+    data: str = "data",
+    worker_id: str = "w1",
+    crash_at: Callable[[str], None] = lambda _: None,
+    transports: dict[str, Transport] | None = None,
+    **settings: Any,
+) -> WorkerContext:
+    """Make a worker whose store is shared by every worker under ``root``."""
+    store = f"file://{root / 'store'}"
+    chosen = WorkerSettings(
+        data_dir=root / data,
+        store=store,
+        fsync=False,
+        heartbeat_every_s=0.05,
+        stub_may_crash_worker=True,
+        **settings,
+    )
+    blobs = open_blobs(store, fsync=False, shared=True, temporal_is_loopback=True)
+    return WorkerContext(
+        settings=chosen,
+        worker_id=worker_id,
+        evidence=Evidence(blobs, Redactor()),
+        transports=open_transports(chosen) if transports is None else transports,
+        crash_at=crash_at,
+        host="test-host",
+    )
+
+
+@dataclass
+class Driver:
+    """Runs the activities of one worker in the order a workflow would."""
+
+    ctx: WorkerContext
+    repo: Path
+    flow: str = FLOW
+    scenario: str = SCENARIO
+    run_id: str = RUN
+    environment: ActivityEnvironment = field(default_factory=ActivityEnvironment)
+    resolved: ResolveOut | None = None
+    acquired: AcquireOut | None = None
+    head: str = GENESIS
+    seq: int = 0
+
+    def __post_init__(self) -> None:
+        registered = build_activities(self.ctx)
+        everything = [*registered.shared, *registered.pinned, *registered.control, *registered.local]
+        self.activities = {_name(one): one for one in everything}
+
+    async def call(self, name: str, argument: Any, environment: ActivityEnvironment | None = None) -> Any:
+        """Run one activity by its name."""
+        return await (environment or self.environment).run(self.activities[name], argument)
+
+    def input(self, **changes: Any) -> FlowInput:
+        """Return the input of a run of the small flow."""
+        fields: dict[str, Any] = {
+            "spec": InlineSpec(name="small.yaml", text=self.flow, files={"agents/worker.md": PERSONA}),
+            "task": "the thing",
+            "repo": str(self.repo),
+            "scenario": InlineFile(name="s.yaml", text=self.scenario),
+        }
+        return FlowInput(**{**fields, **changes})
+
+    async def resolve(self, **changes: Any) -> ResolveOut:
+        """Resolve the flow."""
+        call = ResolveIn(run_id=self.run_id, input=self.input(**changes))
+        self.resolved = await self.call("resolve_flow", call)
+        return self.resolved
+
+    async def acquire(self, recover: Recover | None = None, **changes: Any) -> AcquireOut:
+        """Acquire the workspace, resolving first if that was not done."""
+        resolved = self.resolved or await self.resolve()
+        fields: dict[str, Any] = {
+            "run_id": self.run_id,
+            "workflow_id": "wf",
+            "execution_run_id": "0" * 36,
+            "flow_key": resolved.spec.id,
+            "bundle": resolved.bundle,
+            "repo": str(self.repo),
+            "recover": recover,
+            "journal": self.events("run_created"),
+        }
+        self.acquired = await self.call("acquire_workspace", AcquireIn(**{**fields, **changes}))
+        return self.acquired
+
+    def key(self, step: str = "implement", *, visit: int = 1, attempt: int = 1) -> AttemptKey:
+        """Return an attempt's key."""
+        return AttemptKey(
+            run_id=self.run_id, flow_key="small", step_id=step, visit=visit, attempt=attempt
+        )
+
+    def events(self, *kinds: str) -> list[RunEvent]:
+        """Return the next events of the run's journal."""
+        made = []
+        for kind in kinds:
+            self.seq += 1
+            made.append(
+                RunEvent.model_validate(
+                    {
+                        "run_id": self.run_id,
+                        "seq": self.seq,
+                        "event_id": f"{self.run_id}.{self.seq}",
+                        "ts": NOON,
+                        "kind": kind,
+                    }
+                )
+            )
+        return made
+
+    def phase(self, key: AttemptKey) -> dict[str, Any]:
+        """Return what every pinned phase is given."""
+        assert self.acquired is not None
+        assert self.resolved is not None
+        return {
+            "key": key,
+            "iteration": 1,
+            "lease": self.acquired.lease,
+            "bundle": self.resolved.bundle,
+            "workflow_id": "wf",
+        }
+
+    def work_in(self, key: AttemptKey | None = None, **changes: Any) -> WorkIn:
+        """Return the argument of a work phase."""
+        return WorkIn(**{**self.phase(key or self.key()), "transports": ["stub"], **changes})
+
+    async def work(
+        self,
+        key: AttemptKey | None = None,
+        environment: ActivityEnvironment | None = None,
+        **changes: Any,
+    ) -> WorkOut:
+        """Run a work phase."""
+        out: WorkOut = await self.call("work", self.work_in(key, **changes), environment)
+        return out
+
+    async def measure(
+        self,
+        key: AttemptKey | None = None,
+        environment: ActivityEnvironment | None = None,
+        gates: Sequence[str] | None = None,
+    ) -> MeasureOut:
+        """Run a measure phase."""
+        call = MeasureIn(**self.phase(key or self.key()), gates=None if gates is None else list(gates))
+        out: MeasureOut = await self.call("measure", call, environment)
+        return out
+
+    async def finalize(
+        self, key: AttemptKey | None = None, environment: ActivityEnvironment | None = None, **changes: Any
+    ) -> FinalizeOut:
+        """Run a finalize phase."""
+        at = key or self.key()
+        fields = {**self.phase(at), "work_attempt": at.attempt, **changes}
+        out: FinalizeOut = await self.call("finalize", SessionPhaseIn(**fields), environment)
+        return out
+
+    def record_in(self, facts: StepFacts, key: AttemptKey | None = None, **changes: Any) -> RecordIn:
+        """Return the argument of a record call."""
+        assert self.acquired is not None
+        assert self.resolved is not None
+        at = key or self.key()
+        fields: dict[str, Any] = {
+            "key": at,
+            "iteration": 1,
+            "lease": self.acquired.lease,
+            "bundle": self.resolved.bundle,
+            "branch": self.acquired.branch,
+            "execution_status": "succeeded",
+            "facts": facts,
+            "base_gates": self.acquired.base_gates.get(at.step_id, []),
+            "started_at": NOON,
+            "completed_at": NOON,
+            "previous_sha256": self.head,
+            "journal": self.events("step_ended"),
+        }
+        return RecordIn(**{**fields, **changes})
+
+    async def record(self, facts: StepFacts, key: AttemptKey | None = None, **changes: Any) -> RecordOut:
+        """Record an attempt and go on in the chain."""
+        out: RecordOut = await self.call("record", self.record_in(facts, key, **changes))
+        self.head = out.receipt.sha256
+        return out
+
+    async def release(self, **changes: Any) -> ReleaseOut:
+        """Release the workspace."""
+        assert self.acquired is not None
+        fields: dict[str, Any] = {
+            "run_id": self.run_id,
+            "workflow_id": "wf",
+            "lease": self.acquired.lease,
+            "outcome": "verified",
+            "receipts_head": self.head,
+        }
+        out: ReleaseOut = await self.call("release_workspace", ReleaseIn(**{**fields, **changes}))
+        return out
+
+
+def _name(function: Any) -> str:
+    from temporalio.activity import _Definition
+
+    definition = _Definition.must_from_callable(function)
+    assert definition.name is not None
+    return definition.name

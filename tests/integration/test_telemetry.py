@@ -196,13 +196,15 @@ class _Said(io.StringIO):
         return super().write(text)
 
 
-async def test_a_server_that_is_away_is_a_line_of_the_log() -> None:
-    stream = _Said("poll_activity_task_queue retried")
+async def test_a_server_that_is_away_is_a_line_of_the_log(tmp_path: Path) -> None:
+    db = tmp_path / "runs.sqlite"
+    stream = _Said("_task_queue retried")
     with _logging_to(stream):
-        server = await asyncio.to_thread(lambda: DevServer.start(ui=False))
+        server = await asyncio.to_thread(lambda: DevServer.start(db, ui=False))
         with server:
             client = await Client.connect(server.address, runtime=logs.core_runtime())
-            async with Worker(client, task_queue=QUEUE, activities=[model_call]):
+            async with Worker(client, task_queue=QUEUE, workflows=[Traced], activities=[model_call]):
+                await client.execute_workflow(Traced.run, args=[False], id="before", task_queue=QUEUE)
                 await asyncio.to_thread(server.kill)
                 assert await asyncio.to_thread(stream.said.wait, 60)
                 await asyncio.to_thread(server.restart)

@@ -369,8 +369,8 @@ async def test_waiting_drops_what_nobody_reads_so_that_the_child_can_end() -> No
 
 async def test_an_interrupt_reaches_the_childs_process_group() -> None:
     code = (
-        "import signal, sys\n"
-        "def leave(*_):\n    print('interrupted', flush=True)\n    sys.exit(4)\n"
+        "import os, signal, sys\n"
+        "def leave(*_):\n    os.write(1, b'interrupted\\n')\n    sys.exit(4)\n"
         "signal.signal(signal.SIGINT, leave)\n"
     ) + STAY
     async with await Child.start(python(code), cwd=Path("/"), env={}) as child:

@@ -144,7 +144,10 @@ async def connect(loaded: Loaded, env: Mapping[str, str]) -> Client:
     """Return a client of the configured server. Raises StepwiseError E_SERVER when none answers."""
     try:
         return await Client.connect(
-            **loaded.temporal, data_converter=build_data_converter(), plugins=telemetry.plugins(env)
+            **loaded.temporal,
+            data_converter=build_data_converter(),
+            plugins=telemetry.plugins(env),
+            runtime=logs.core_runtime(),
         )
     except RuntimeError as error:
         raise StepwiseError(

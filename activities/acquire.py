@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.exceptions import ApplicationError
@@ -26,11 +27,16 @@ from activities.workspace import (
     store_base,
 )
 from schemas.calls import AcquireIn, AcquireOut
+from schemas.common import Outcome
+from schemas.errors import StepwiseError
 from schemas.run_record import RunRecord
+from system.git import GitError, SourceRefused
+from system.logs import logger
 from system.processes import end_leftovers
 from system.repository import Repository
 from system.source import Source
 
+T = TypeVar("T")
 SEARCH_ATTRIBUTES: Final = (
     "StepwiseFlow",
     "StepwiseStep",
@@ -41,6 +47,7 @@ SEARCH_ATTRIBUTES: Final = (
 STILL_ENDING_S: Final = 180.0
 """How long recovery waits for the lost phase, if it turns out to run in this very process."""
 _LEFTOVERS_GRACE_S: Final = 2.0
+_log = logger("activities")
 
 
 async def acquire_workspace(ctx: WorkerContext, call: AcquireIn) -> AcquireOut:
@@ -53,34 +60,58 @@ async def acquire_workspace(ctx: WorkerContext, call: AcquireIn) -> AcquireOut:
                     raise ApplicationError(
                         f"a phase of run {call.run_id} is still ending here", type="StillEnding"
                     )
-            return await ctx.running.exclusive(call.run_id, lambda: _acquire(ctx, call, beat))
+            try:
+                return await ctx.running.exclusive(call.run_id, lambda: _acquire(ctx, call, beat))
+            except SourceRefused:
+                await asyncio.to_thread(ctx.runs.forget, call.run_id)
+                raise
 
 
 async def _acquire(ctx: WorkerContext, call: AcquireIn, beat: Beat) -> AcquireOut:
     run_id = call.run_id
-    folder = ctx.folder(run_id)
     record = await asyncio.to_thread(ctx.runs.get, run_id)
     kept = await drop_if_stale(ctx, run_id, record)
     base = await asyncio.to_thread(ctx.evidence.get_model, base_key(run_id), BaseFacts)
     source = None if base is not None else await inspect(ctx, call)
     async with admitted(ctx, run_id):
-        if call.recover is not None:
-            beat.say("ending leftovers")
-            await end_leftovers(run_id, _LEFTOVERS_GRACE_S)
-        found = await asyncio.to_thread(look_up, ctx, call.recover) if call.recover else Found()
-        repository, base_facts, rebuilt = await _clone(
-            ctx, call, base, source, beat, found=found, record=record, kept=kept
-        )
-        held = await asyncio.to_thread(_take, ctx, call, repository, folder.held() if kept else None)
-        opened = await keep_open(ctx, held, repository)
-        if base_facts is None:
-            assert source is not None  # noqa: S101 - inspected where there are no base facts
-            beat.say("storing the base")
-            base_facts = await store_base(ctx, repository, source)
-        if call.recover is not None:
-            step = (await ctx.bundle(call.bundle)).spec.step(call.recover.key.step_id)
-            found = await complete_or_keep(ctx, opened, call.recover, found, step, rebuilt=rebuilt)
-        return await _ready(ctx, call, opened, base_facts, found, beat, rebuilt=rebuilt)
+        try:
+            return await _hold(ctx, call, beat, base, source, record, kept=kept)
+        except (asyncio.CancelledError, ApplicationError) as error:
+            # Nobody releases a run that was never acquired, so it must not keep its place here.
+            if call.recover is None and not (isinstance(error, ApplicationError) and not error.non_retryable):
+                outcome: Outcome = "failed" if isinstance(error, ApplicationError) else "cancelled"
+                await _unbroken(asyncio.to_thread(_give_up, ctx, run_id, outcome))
+            raise
+
+
+async def _hold(
+    ctx: WorkerContext,
+    call: AcquireIn,
+    beat: Beat,
+    base: BaseFacts | None,
+    source: Source | None,
+    record: RunRecord | None,
+    *,
+    kept: bool,
+) -> AcquireOut:
+    run_id = call.run_id
+    if call.recover is not None:
+        beat.say("ending leftovers")
+        await end_leftovers(run_id, _LEFTOVERS_GRACE_S)
+    found = await asyncio.to_thread(look_up, ctx, call.recover) if call.recover else Found()
+    repository, base, rebuilt = await _clone(
+        ctx, call, base, source, beat, found=found, record=record, kept=kept
+    )
+    held = await _unbroken(asyncio.to_thread(_take, ctx, call, repository, is_new=rebuilt or not kept))
+    opened = await keep_open(ctx, held, repository)
+    if base is None:
+        assert source is not None  # noqa: S101 - inspected where there are no base facts
+        beat.say("storing the base")
+        base = await store_base(ctx, repository, source)
+    if call.recover is not None:
+        step = (await ctx.bundle(call.bundle)).spec.step(call.recover.key.step_id)
+        found = await complete_or_keep(ctx, opened, call.recover, found, step, rebuilt=rebuilt)
+    return await _ready(ctx, call, opened, base, found, beat, rebuilt=rebuilt)
 
 
 async def _clone(
@@ -96,12 +127,16 @@ async def _clone(
 ) -> tuple[Repository, BaseFacts | None, bool]:
     folder = ctx.folder(call.run_id)
     if kept and record is not None:
-        known = ctx.open_runs.get(call.run_id)
-        if known is not None:
-            return known.repository, base, False
-        held = folder.held()
-        commit = held.base_commit if held else record.base_commit
-        return Repository(folder.workspace, run_id=call.run_id, base=commit), base, False
+        repository = Repository(folder.workspace, run_id=call.run_id, base=record.base_commit)
+        try:
+            await repository.tree_id()
+        except GitError as error:
+            if base is None:
+                raise
+            _log.warning("the clone of run %s is made again: %s", call.run_id, error)
+            await asyncio.to_thread(folder.drop)
+        else:
+            return repository, base, False
     if base is None:
         assert source is not None  # noqa: S101 - inspected where there are no base facts
         beat.say("cloning")
@@ -111,9 +146,10 @@ async def _clone(
     return await rebuild(ctx, folder, base, newest), base, True
 
 
-def _take(ctx: WorkerContext, call: AcquireIn, repository: Repository, held: Held | None) -> Held:
+def _take(ctx: WorkerContext, call: AcquireIn, repository: Repository, *, is_new: bool) -> Held:
     """Take the lease in the store, then note it on the disk."""
     folder = ctx.folder(call.run_id)
+    held = None if is_new else folder.held()
 
     def make(current: RunRecord | None) -> RunRecord:
         here = {
@@ -121,6 +157,9 @@ def _take(ctx: WorkerContext, call: AcquireIn, repository: Repository, held: Hel
             "workspace": str(folder.workspace),
             "base_commit": repository.base,
             "branch": repository.branch,
+            "released": False,
+            "outcome": None,
+            "ended_at": None,
         }
         if current is not None:
             return current.model_copy(update=here)
@@ -151,6 +190,35 @@ def _take(ctx: WorkerContext, call: AcquireIn, repository: Repository, held: Hel
     )
 
 
+def _give_up(ctx: WorkerContext, run_id: str, outcome: Outcome) -> None:
+    """Undo a first acquisition that came to nothing, here and in the run's record."""
+    folder = ctx.folder(run_id)
+    held = folder.held()
+    ctx.open_runs.pop(run_id, None)
+    folder.drop()
+    if held is None:
+        return
+
+    def over(record: RunRecord) -> RunRecord:
+        ended = {"outcome": outcome, "ended_at": now(), "released": True}
+        return record.model_copy(update=ended)
+
+    try:
+        ctx.runs.update(run_id, held.lease, over)
+    except StepwiseError as error:
+        _log.warning("the end of run %s could not be recorded: %s", run_id, error)
+
+
+async def _unbroken(work: Awaitable[T]) -> T:
+    """Await something that must come to its end also when this is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
 async def _ready(
     ctx: WorkerContext,
     call: AcquireIn,
@@ -164,7 +232,7 @@ async def _ready(
     spec = (await ctx.bundle(call.bundle)).spec
     if call.recover is None or rebuilt:
         await set_up(ctx, opened, spec, beat)
-    base_gates = await measure_base(ctx, opened, spec, beat, measure=call.recover is None and not rebuilt)
+    base_gates = await measure_base(ctx, opened, spec, beat, measure=call.recover is None)
     beat.say("")
     await asyncio.to_thread(ctx.journal.flush, call.run_id, call.journal)
     await ctx.check_lease(call.run_id, opened.held.lease)

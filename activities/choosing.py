@@ -42,13 +42,15 @@ def available(offered: Mapping[str, Transport]) -> list[str]:
     return [name for name, transport in offered.items() if transport.is_available().ok]
 
 
-def refuse_stub_without_scenario(chosen: Mapping[str, Sequence[str]], *, scenario: bool) -> None:
+def refuse_stub_without_scenario(
+    chosen: Mapping[str, Sequence[str]], offered: Mapping[str, Transport], *, scenario: bool
+) -> None:
     """Raise BadInput if a step would run the scripted agent with nothing to play."""
     steps = [step for step, names in chosen.items() if "stub" in names]
     if steps and not scenario:
         raise BadInput(
             "BadFlowInput",
-            f"transport 'stub' plays a scenario and none is given (steps: {', '.join(steps)})",
+            f"transport 'stub' plays a scenario and none is given (steps: {', '.join(steps)}); {_listed(offered)}",
             mend='give "scenario", or "transport" to name another one',
         )
 

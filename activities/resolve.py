@@ -9,7 +9,8 @@ from pathlib import Path
 from activities.choosing import available, choose_transports, refuse_stub_without_scenario
 from activities.context import WorkerContext
 from activities.errors import refused
-from flows.bundle import bundle, read_bundle
+from activities.keeping import stored_ref
+from flows.bundle import Bundle, bundle, read_bundle
 from flows.findings import Finding
 from flows.loader import find_flow, load_flow, load_text
 from flows.params import resolve
@@ -18,9 +19,10 @@ from flows.reading import SHIPPED
 from flows.scenarios import find_scenario, load_scenario
 from schemas.calls import Pace, ResolveIn, ResolveOut
 from schemas.common import ArtifactRef, Durable
-from schemas.errors import BadInput
+from schemas.errors import BadInput, EvidenceConflict
 from schemas.flow import FlowSpec
 from schemas.run import FlowInput
+from store.evidence import JSON
 
 
 class Task(Durable):
@@ -54,24 +56,18 @@ def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
     spec = resolve(found.spec, given.params, given.task)
     chosen = choose_transports(spec, given, ctx.settings, ctx.transports)
     scenario = _scenario(given, spec, folders, chained=call.flow is not None)
-    refuse_stub_without_scenario(chosen, scenario=scenario is not None)
-    pinned = bundle(spec=spec, source=found.text, personas=found.personas, scenario=scenario)
-    base = f"runs/{call.run_id}/base"
-    ref = ctx.evidence.put_text(
-        f"{base}/bundle-{spec.id}.json", pinned.canonical().decode(), "application/json"
-    )
-    if ref.sha256 != pinned.digest:
-        raise refused(
-            "FlowRefused", "the flow, an agent or the scenario holds what looks like a secret: take it out"
-        )
-    read_bundle(ctx.evidence.read(ref), digest=pinned.digest)
+    refuse_stub_without_scenario(chosen, ctx.transports, scenario=scenario is not None)
+    wanted = bundle(spec=spec, source=found.text, personas=found.personas, scenario=scenario)
+    pinned, ref = _pin(ctx, f"runs/{call.run_id}/base/bundle-{spec.id}.json", wanted)
+    chosen = choose_transports(pinned.spec, given, ctx.settings, ctx.transports)
     scenario_ref: ArtifactRef | None = None
-    if scenario is not None:
-        scenario_ref = ctx.evidence.put_text(f"{base}/scenario-{spec.id}.yaml", scenario, "application/yaml")
+    if pinned.scenario is not None:
+        place = f"runs/{call.run_id}/base/scenario-{spec.id}.yaml"
+        scenario_ref = ctx.evidence.put_text(place, pinned.scenario, "application/yaml")
     ctx.evidence.put_model(task_key(call.run_id), Task(task=given.task))
     settings = ctx.settings
     return ResolveOut(
-        spec=spec,
+        spec=pinned.spec,
         bundle=ref,
         transports=chosen,
         offered=available(ctx.transports),
@@ -83,6 +79,20 @@ def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
             recover_old_worker_s=settings.recover_old_worker_s,
         ),
     )
+
+
+def _pin(ctx: WorkerContext, key: str, wanted: Bundle) -> tuple[Bundle, ArtifactRef]:
+    """Store the bundle, or return the one that is pinned already: a file changed since then changes nothing."""
+    text = wanted.canonical().decode()
+    if ctx.evidence.redactor.text(text) != text:
+        raise refused(
+            "FlowRefused", "the flow, an agent or the scenario holds what looks like a secret: take it out"
+        )
+    try:
+        return wanted, ctx.evidence.put_text(key, text, JSON)
+    except EvidenceConflict:
+        ref = stored_ref(ctx.evidence, key, JSON)
+        return read_bundle(ctx.evidence.read(ref), digest=ref.sha256), ref
 
 
 def _find(call: ResolveIn, folders: list[Path]) -> _Found:

@@ -77,6 +77,10 @@ class Running:
             if not live and self._live.get(run_id) is live:
                 del self._live[run_id]
 
+    def __contains__(self, run_id: str) -> bool:
+        """Whether a phase of the run runs, or waits to run, in this process."""
+        return run_id in self._live
+
     async def stop_run(self, run_id: str, reason: StopReason, *, within_s: float) -> bool:
         """Ask every phase of a run to end and wait for it; False if one still runs after ``within_s`` seconds."""
         live = dict(self._live.get(run_id, {}))

@@ -96,6 +96,10 @@ class SessionRegistry:
             held.relay.target = emit
         return held
 
+    def holds(self, run_id: str) -> bool:
+        """Whether a session of the run is open."""
+        return any(held.key.run_id == run_id for held in self._held.values())
+
     def park(self, held: HeldSession) -> None:
         """Keep a session for the attempt's next phase; it is closed when none comes in time."""
         held.relay.target = None

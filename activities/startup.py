@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Literal
+
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.context import WorkerContext, now
 from activities.folder import Held, RunFolder, run_folders
@@ -15,7 +18,20 @@ from system.processes import end_leftovers
 
 SWEEP_EVERY_S: Final = 600.0
 _GRACE_S: Final = 2.0
+_ENDING_S: Final = 180.0
+_CLOSED: Final = frozenset(
+    {
+        WorkflowExecutionStatus.COMPLETED,
+        WorkflowExecutionStatus.FAILED,
+        WorkflowExecutionStatus.CANCELED,
+        WorkflowExecutionStatus.TERMINATED,
+        WorkflowExecutionStatus.TIMED_OUT,
+    }
+)
 _log = logger("activities")
+
+Standing = Literal["ours", "over", "gone"]
+"""A run on this disk: held here, ended (its clone is kept for a while), or to be dropped."""
 
 
 async def sweep(ctx: WorkerContext, *, starting: bool = False) -> list[str]:
@@ -27,18 +43,11 @@ async def sweep(ctx: WorkerContext, *, starting: bool = False) -> list[str]:
     dropped = []
     for folder in await asyncio.to_thread(lambda: list(run_folders(ctx.runs_dir))):
         if starting:
-            await end_leftovers(folder.run_id, _GRACE_S)
-        held = await asyncio.to_thread(folder.held)
-        if folder.run_id in ctx.admitted or (held is None and not starting):
-            continue
-        try:
-            gone = held is None or await asyncio.to_thread(_is_gone, ctx, folder, held)
-        except StepwiseError as error:
-            _log.warning("the lease of a run cannot be read: %s", error, extra={"run_id": folder.run_id})
-            continue
-        if gone:
-            await ctx.running.stop_run(folder.run_id, "server_lost", within_s=SWEEP_EVERY_S)
-            await ctx.running.exclusive(folder.run_id, partial(_drop, ctx, folder))
+            await ctx.running.exclusive(folder.run_id, partial(_end_orphans, ctx, folder))
+        if await _standing(ctx, folder) == "gone":
+            # An agent may still work in a copy that another worker's has replaced.
+            await ctx.running.stop_run(folder.run_id, "server_lost", within_s=_ENDING_S)
+        if await ctx.running.exclusive(folder.run_id, partial(_sweep_one, ctx, folder)):
             dropped.append(folder.run_id)
     return dropped
 
@@ -55,23 +64,58 @@ async def sweep_forever(ctx: WorkerContext) -> None:
         await asyncio.sleep(SWEEP_EVERY_S)
 
 
-def _is_gone(ctx: WorkerContext, folder: RunFolder, held: Held) -> bool:
+async def _end_orphans(ctx: WorkerContext, folder: RunFolder) -> None:
+    # What this process itself has started for the run since then is no orphan.
+    if not ctx.sessions.holds(folder.run_id):
+        await end_leftovers(folder.run_id, _GRACE_S)
+
+
+async def _sweep_one(ctx: WorkerContext, folder: RunFolder) -> bool:
+    standing = await _standing(ctx, folder)
+    held = await asyncio.to_thread(folder.held)
+    if standing == "gone":
+        ctx.open_runs.pop(folder.run_id, None)
+        await ctx.sessions.close_run(folder.run_id)
+        await end_leftovers(folder.run_id, _GRACE_S)
+        await asyncio.to_thread(folder.drop)
+        return True
+    if standing == "over" and held is not None and held.released_at is None:
+        await asyncio.to_thread(folder.hold, held.model_copy(update={"released_at": now()}))
+    return False
+
+
+async def _standing(ctx: WorkerContext, folder: RunFolder) -> Standing:
+    if folder.run_id in ctx.admitted:
+        return "ours"
+    held = await asyncio.to_thread(folder.held)
+    if held is None:
+        return "gone"
     if held.released_at is not None:
-        return now() - held.released_at > timedelta(seconds=ctx.settings.keep_workspaces_s)
-    record = ctx.runs.get(folder.run_id)
-    if record is None or record.lease == held.lease:
+        kept_for = timedelta(seconds=ctx.settings.keep_workspaces_s)
+        return "gone" if now() - held.released_at > kept_for else "over"
+    try:
+        record = await asyncio.to_thread(ctx.runs.get, folder.run_id)
+    except StepwiseError as error:
+        _log.warning("the lease of a run cannot be read: %s", error, extra={"run_id": folder.run_id})
+        return "ours"
+    if record is not None and record.lease != held.lease:
+        return "gone"
+    if record is not None and record.released:
+        return "over"
+    return "over" if await _has_ended(ctx, held) else "ours"
+
+
+async def _has_ended(ctx: WorkerContext, held: Held) -> bool:
+    """Whether the run's workflow is over, though nobody released the run: it was terminated."""
+    if ctx.client is None or held.run_id in ctx.running:
         return False
-    _log.warning(
-        "the run is held by %s (epoch %d) now: this copy is dropped",
-        record.lease.worker_id,
-        record.lease.epoch,
-        extra={"run_id": folder.run_id},
-    )
-    return True
-
-
-async def _drop(ctx: WorkerContext, folder: RunFolder) -> None:
-    ctx.open_runs.pop(folder.run_id, None)
-    await ctx.sessions.close_run(folder.run_id)
-    await end_leftovers(folder.run_id, _GRACE_S)
-    await asyncio.to_thread(folder.drop)
+    try:
+        described = await ctx.client.get_workflow_handle(held.workflow_id).describe()
+    except RPCError as error:
+        return error.status == RPCStatusCode.NOT_FOUND
+    except ValueError:
+        # A status newer than this SDK, such as a native pause.
+        return False
+    first = described.raw_description.workflow_execution_info.first_run_id.replace("-", "")
+    is_another = bool(first) and not held.run_id.endswith(first[-12:])
+    return is_another or described.status in _CLOSED

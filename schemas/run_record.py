@@ -13,7 +13,8 @@ class RunRecord(Durable):
     """The one stored file that is replaced, by compare-and-set. Unknown keys are kept, for newer workers' sake.
 
     ``savepoints`` counts the savepoints taken; ``newest`` is the newest of them, or the newest commit of the
-    run's branch, whichever came last; ``head`` is the tip of that branch once the engine has committed; ``released`` is true once the workspace was given back.
+    run's branch, whichever came last; ``head`` is the tip of that branch once the engine has committed;
+    ``released`` is true once the workspace was given back.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from schemas.common import Closed
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class WorkerSettings(Closed):

@@ -29,6 +29,9 @@ class Blobs(Protocol):
     def swap(self, key: str, data: bytes, expected_sha256: str | None) -> bool:
         """Replace if the stored digest is the expected one (None: nothing stored); say whether. For run.json."""
 
+    def remove(self, key: str) -> None:
+        """Remove what is stored under ``key``, if anything is. For runs that are refused before they begin."""
+
     def exists(self, key: str) -> bool:
         """Whether something is stored under ``key``."""
 

@@ -99,6 +99,16 @@ class FileBlobs:
                 _sync_folder(path.parent)
         return True
 
+    def remove(self, key: str) -> None:
+        """Remove what is stored under ``key``, if anything is, and the folders of it that are empty then."""
+        path = self._path(key)
+        with _io(key):
+            path.unlink(missing_ok=True)
+            # The first folder is every run's: another writer may be about to put something into it.
+            for folder in list(path.relative_to(self._root).parents)[:-2]:
+                with suppress(OSError):
+                    (self._root / folder).rmdir()
+
     def exists(self, key: str) -> bool:
         """Whether something is stored under ``key``."""
         path = self._path(key)

@@ -81,6 +81,12 @@ class Runs:
                 records.append(record)
         return sorted(records, key=lambda record: (record.created_at, record.run_id))
 
+    def forget(self, run_id: str) -> None:
+        """Remove what is stored of a run that nobody ever held; does nothing to one that somebody did."""
+        if self.get(run_id) is None:
+            for key in self._evidence.blobs.keys(f"runs/{run_id}/"):
+                self._evidence.blobs.remove(key)
+
     def _replace(self, run_id: str, make: Callable[[RunRecord | None], RunRecord]) -> RunRecord:
         key = _key(run_id)
         for _ in range(MAX_TRIES):

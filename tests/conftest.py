@@ -116,15 +116,16 @@ class Rig:
 
     def worker(self, disk: str = "disk", **more: str) -> subprocess.Popen[bytes]:
         """Start a worker; settings are given as STEPWISE_… variables."""
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "worker.py")],
-            env=self.env(disk, **more),
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=(self.folder / "workers.log").open("ab"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with (self.folder / "workers.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(ROOT / "worker.py")],
+                env=self.env(disk, **more),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.processes.append(process)
         return process
 
@@ -247,6 +248,17 @@ async def _rig(server: DevServer, tmp_path: Path, name: str) -> Rig:
 async def rig(server: DevServer, tmp_path: Path) -> AsyncIterator[Rig]:
     """A rig on the session's server, with a task queue of its own."""
     made = await _rig(server, tmp_path, f"{tmp_path.name}-{os.getpid()}")
+    try:
+        yield made
+    finally:
+        made.kill_all()
+
+
+@pytest.fixture(scope="module")
+def desk(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A rig with one worker that all tests of a module share: for tests that neither kill nor configure it."""
+    made = asyncio.run(_rig(server, tmp_path_factory.mktemp("desk"), f"desk-{os.urandom(4).hex()}"))
+    made.worker()
     try:
         yield made
     finally:

@@ -119,7 +119,7 @@ class Flow(_TableControls):  # type: ignore[misc] # built from the table of mess
         self._pump = asyncio.create_task(self._mailbox.pump(run.apply, run.refuse))
         return await execute(run)
 
-    @workflow.signal(dynamic=True)
+    @workflow.signal(dynamic=True, description="Any other name: refused, and status says so.")
     def unknown_signal(self, name: str, args: collections.abc.Sequence[RawValue]) -> None:
         """Refuse a signal no table names; the refusal shows in ``status``."""
         self.post(name, [None for _ in args])

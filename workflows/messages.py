@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from schemas.common import Closed
 from schemas.messages import Abort, Approve, Pause, Reject, Resume
@@ -76,10 +76,22 @@ def describe(error: ValidationError, model: type[Closed]) -> str:
     for fault in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in fault["loc"]) or "payload"
         if fault["type"] == "extra_forbidden":
-            faults.append(f"{where}: no such field; known: {', '.join(model.model_fields)}")
+            known = _fields_beside(model, fault["loc"])
+            faults.append(f"{where}: no such field" + (f"; known: {', '.join(known)}" if known else ""))
         else:
             faults.append(f"{where}: {fault['msg']}")
     return "; ".join(faults)
+
+
+def _fields_beside(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """Return the fields of the model a place is in; none where that cannot be told."""
+    inside: type[BaseModel] | None = model
+    for part in place[:-1]:
+        field = inside.model_fields.get(str(part)) if inside else None
+        kinds = [field.annotation, *get_args(field.annotation)] if field else []
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        inside = models[0] if len(models) == 1 else None
+    return list(inside.model_fields) if inside else []
 
 
 def legal_now(now: Situation) -> list[str]:

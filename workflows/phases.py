@@ -191,7 +191,7 @@ class Phases:
             start_to_close_timeout=timedelta(seconds=30),
             retry_policy=STORE,
             activity_id=call.key.activity_id("record"),
-            summary=f"{call.key.step_id}: record",
+            summary=f"{call.key.step_id} (iteration {call.iteration})",
         )
         self._journal.stored(call.journal)
         return out

@@ -29,7 +29,7 @@ from workflows.log import log_decision
 from workflows.mailbox import Mailbox
 from workflows.messages import MESSAGES, Situation, legal_now, refusal
 from workflows.phases import Phases, Refused
-from workflows.view import SearchAttributes, details, next_command
+from workflows.view import WAITS, SearchAttributes, details, next_command
 
 Order = Resume | Approve | Reject
 
@@ -229,7 +229,7 @@ class Run:
             await workflow.wait_condition(
                 lambda: self._order is not None or self._abort is not None or self.was_reset,
                 timeout=max(bounded - workflow.now(), timedelta()) if bounded else None,
-                timeout_summary=f"waiting for {kind}",
+                timeout_summary=WAITS[kind],
             )
         except TimeoutError:
             if until is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 from schemas.common import Outcome, Phase
 from schemas.flow import FlowSpec
-from schemas.run_state import RunState, State, Waiting
+from schemas.run import StepSummary
+from schemas.run_state import RunState, State, WaitFor, Waiting
 
 FLOW_KEY = SearchAttributeKey.for_keyword("StepwiseFlow")
 STEP_KEY = SearchAttributeKey.for_keyword("StepwiseStep")
@@ -17,10 +20,23 @@ NEEDS_HUMAN_KEY = SearchAttributeKey.for_bool("StepwiseNeedsHuman")
 
 MAX_KEYWORD_CHARS = 200
 NEEDS_HUMAN = ("human", "answer", "approval", "budget", "pause")
+WAITS: dict[WaitFor, str] = {
+    "pause": "paused",
+    "human": "waiting for a person",
+    "answer": "waiting for an answer",
+    "approval": "waiting for approval",
+    "budget": "waiting for more budget",
+    "rate_limit": "waiting for the rate limit to end",
+}
+"""What a person reads of each wait."""
+COLUMNS = ("step", "now", "status", "visits", "gates")
+# The Temporal UI draws tables without space between columns, and trims plain spaces.
+_GAP = "\u00a0" * 3
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _row(cells: Sequence[str]) -> str:
+    kept = (cell.replace("|", "\\|").replace("\n", " ") + _GAP for cell in cells)
+    return f"| {' | '.join(kept)} |"
 
 
 def next_command(state: RunState, waiting: Waiting | None, *, done: bool) -> str:
@@ -29,7 +45,8 @@ def next_command(state: RunState, waiting: Waiting | None, *, done: bool) -> str
     if done:
         return f"temporal workflow result {target}"
     if waiting is None:
-        return f"temporal workflow signal {target} --name pause"
+        name = "pause" if state.pause_reason is None else "resume"
+        return f"temporal workflow signal {target} --name {name}"
     if waiting.kind == "approval":
         return f"temporal workflow update execute {target} --name approve"
     if waiting.kind in ("pause", "rate_limit"):
@@ -51,25 +68,48 @@ def details(
     """Return the run as Markdown: where it stands, one row per step, the next command."""
     where = f"**{outcome or run}**"
     if waiting is not None:
-        where = f"**waiting for {waiting.kind}**{': ' + waiting.reason if waiting.reason else ''}"
+        where = f"**{WAITS[waiting.kind]}**{': ' + waiting.reason if waiting.reason else ''}"
         if waiting.deadline is not None:
             where += f" (until {waiting.deadline:%Y-%m-%d %H:%M} UTC)"
+    elif state.pause_reason is not None and outcome is None:
+        where += ", will pause at the next phase boundary"
     lines = [f"{where} · flow `{state.flow_key}` · run `{state.run_id}`", ""]
-    lines += ["| step | now | status | visits | gates |", "|---|---|---|---|---|"]
+    lines += [_row(COLUMNS), "|" + ":---|" * len(COLUMNS)]
     for step in spec.steps if spec else []:
-        seen = state.steps.get(step.id)
-        now = f"{phase or ''} (iteration {iteration})" if step.id == step_id and outcome is None else ""
-        status: str = (seen.status if seen else None) or ""
-        if step.id in state.skipped:
-            status = "skipped"
-        visits = str(seen.visits) if seen else ""
-        lines.append(f"| {step.id} | {now} | {status} | {visits} | {_cell(seen.gates) if seen else ''} |")
+        here = step.id == step_id and outcome is None
+        seen = state.steps.get(step.id, StepSummary(step_id=step.id))
+        lines.append(
+            _row(
+                [
+                    step.id,
+                    _now(phase, iteration, waits=waiting is not None) if here else "",
+                    "skipped" if step.id in state.skipped else seen.status or "",
+                    str(seen.visits or ""),
+                    seen.gates,
+                ]
+            )
+        )
+    if state.decisions:
+        last = state.decisions[-1]
+        target = f" → {last.next_step_id}" if last.next_step_id else ""
+        lines += [
+            "",
+            f"Last decision: {last.step_id} #{last.visit} {last.decision}{target}. {last.explanation}",
+        ]
     if state.last_refused is not None:
         refused = state.last_refused
         legal = ", ".join(refused.legal) or "none"
         lines += ["", f"Last refused: `{refused.name}`: {refused.reason}. Legal now: {legal}."]
     lines += ["", "Next:", "```", next_command(state, waiting, done=outcome is not None), "```"]
     return "\n".join(lines)
+
+
+def _now(phase: Phase | None, iteration: int, *, waits: bool) -> str:
+    if waits:
+        words = f"waits after {phase}" if phase else "waits"
+    else:
+        words = str(phase or "")
+    return f"{words} (iteration {iteration})".strip()
 
 
 class SearchAttributes:

@@ -247,7 +247,7 @@ class Visit:
         call = call.model_copy(update={"journal": run.journal.batch()})
         run.phases.phase = phase
         run.show()
-        summary = f"{step.id}: {phase} (iteration {run.iteration}" + (
+        summary = f"{step.id} (iteration {run.iteration}" + (
             f", attempt {self._attempt})" if self._attempt > 1 else ")"
         )
         started = workflow.now()

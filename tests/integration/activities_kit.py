@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,7 +15,7 @@ from typing import Any
 
 from temporalio.testing import ActivityEnvironment
 
-from activities.context import WorkerContext
+from activities.context import WorkerContext, crash_point
 from activities.register import build_activities
 from schemas.calls import (
     AcquireIn,
@@ -20,9 +24,9 @@ from schemas.calls import (
     FinalizeOut,
     MeasureIn,
     MeasureOut,
-    Recover,
     RecordIn,
     RecordOut,
+    Recover,
     ReleaseIn,
     ReleaseOut,
     ResolveIn,
@@ -42,6 +46,7 @@ from store.redaction import Redactor
 from transports.port import Transport
 from transports.registry import open_transports
 
+ROOT = Path(__file__).resolve().parents[2]
 RUN = "run-0123456789ab"
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 
@@ -190,9 +195,7 @@ class Driver:
 
     def key(self, step: str = "implement", *, visit: int = 1, attempt: int = 1) -> AttemptKey:
         """Return an attempt's key."""
-        return AttemptKey(
-            run_id=self.run_id, flow_key="small", step_id=step, visit=visit, attempt=attempt
-        )
+        return AttemptKey(run_id=self.run_id, flow_key="small", step_id=step, visit=visit, attempt=attempt)
 
     def events(self, *kinds: str) -> list[RunEvent]:
         """Return the next events of the run's journal."""
@@ -305,3 +308,40 @@ def _name(function: Any) -> str:
     definition = _Definition.must_from_callable(function)
     assert definition.name is not None
     return definition.name
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Wait until ``what`` is true."""
+    while not what():  # noqa: ASYNC110 - what is waited for happens in another process
+        await asyncio.sleep(0.01)
+
+
+async def _until_killed(root: Path, point: str, scenario: str) -> None:
+    driver = Driver(make_worker(root, crash_at=crash_point(point)), root / "repo", scenario=scenario)
+    await driver.acquire()
+    work = await driver.work()
+    measure = await driver.measure()
+    finalize = await driver.finalize()
+    await driver.record(
+        StepFacts(status="VERIFIED"),
+        work=work,
+        work_attempt=1,
+        measure=measure,
+        measure_attempt=1,
+        finalize=finalize,
+        finalize_attempt=1,
+    )
+
+
+def run_until_killed(root: Path, point: str, scenario: str = SCENARIO) -> None:
+    """Run the phases of one step in a process of its own, which kills itself at ``point``."""
+    command = [sys.executable, __file__, str(root), point, scenario]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
+    ended = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+if __name__ == "__main__":
+    asyncio.run(_until_killed(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))

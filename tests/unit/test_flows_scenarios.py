@@ -18,7 +18,7 @@ from schemas.scenario import Edit, Scenario
 
 DEMO = SHIPPED.parent / "examples" / "demo_repo.py"
 GATE = ["python3", "-m", "unittest", "-q"]
-FLOW_OF = {"demo": "fix", "noop": "fix"}
+FLOW_OF = {"demo": "fix", "demo-slow": "fix", "noop": "fix"}
 DRIVING = ["build", "demo", "direct", "plan-then-implement"]
 
 
@@ -39,7 +39,7 @@ def _scenario(name: str) -> Scenario:
 
 
 def test_the_shipped_scenarios_are_known() -> None:
-    assert known_scenarios() == sorted([*DRIVING, "noop"])
+    assert known_scenarios() == sorted([*DRIVING, "demo-slow", "noop"])
 
 
 @pytest.mark.parametrize("name", known_scenarios())

@@ -104,19 +104,27 @@ def _workers(context: WorkerContext, client: Client, registered: Registered) -> 
 
 
 @contextlib.asynccontextmanager
-async def running(engine: Engine) -> AsyncIterator[Engine]:
-    """Serve while the block runs; leave it to drain: phases end or hand off, then everything started ends."""
+async def running(engine: Engine) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Serve while the block runs; leave it to drain: phases end or hand off, then everything started ends.
+
+    The block gets the tasks that serve; one that ends by itself has failed.
+    """
     context = engine.context
     sweeping = asyncio.create_task(sweep_forever(context))
-    shared, pinned, control = engine.workers
+    serving = [asyncio.create_task(one.run()) for one in engine.workers]
     try:
-        async with control, pinned, shared:
-            yield engine
+        yield serving
     finally:
+        # All at once: the shared worker waits for its last tasks while the pinned one tells its agents to stop.
+        await asyncio.gather(*(one.shutdown() for one in engine.workers))
+        ended = await asyncio.gather(*serving, return_exceptions=True)
         sweeping.cancel()
         await asyncio.gather(sweeping, return_exceptions=True)
         await context.sessions.close_all()
         await processes.shutdown()
+    for error in ended:
+        if isinstance(error, BaseException):
+            raise error
 
 
 async def serve(loaded: Loaded, env: Mapping[str, str]) -> None:
@@ -128,14 +136,15 @@ async def serve(loaded: Loaded, env: Mapping[str, str]) -> None:
     identity = claim_data_dir(resolved(loaded.settings).data_dir)
     client = await connect(loaded, env)
     engine = build_engine(loaded, client, identity.worker_id, env)
-    async with running(engine):
+    async with running(engine) as serving:
         _log.info(
             "worker %s serves %s at %s",
             identity.worker_id,
             engine.context.settings.task_queue,
             loaded.address,
         )
-        await stop.wait()
+        told = asyncio.create_task(stop.wait())
+        await asyncio.wait({told, *serving}, return_when=asyncio.FIRST_COMPLETED)
         _log.info("worker %s drains", identity.worker_id)
     identity.release()
 

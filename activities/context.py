@@ -41,11 +41,16 @@ def now() -> datetime:
 
 @dataclass
 class OpenRun:
-    """What this process keeps in memory of a run it holds; ``head`` is the tip of the run's branch."""
+    """What this process keeps in memory of a run it holds.
+
+    ``head`` is the engine's last commit on the run's branch; ``settled`` says that the files are known to be that
+    commit's.
+    """
 
     held: Held
     repository: Repository
     head: str
+    settled: bool = False
 
 
 @dataclass

@@ -53,9 +53,9 @@ _OF_ORDER: Final[dict[Order, tuple[Ended, PartialReason]]] = {
 }
 _HINTS: Final[dict[PartialReason, str]] = {
     "interrupt": "resume with action continue to go on from here, retry to start the step again",
-    "question": "answer the question, or resume with a note",
-    "approval": "approve or reject the call",
-    "budget": "extend the budget to go on",
+    "question": "resume with action retry and the answer as note",
+    "approval": "resume with action retry or skip",
+    "budget": "resume with action retry, skip or goto",
     "rate_limit": "the work goes on by itself when the limit is over",
     "agent_failed": "resume with action retry or continue, on another transport if need be",
     "timeout": "resume with action continue to go on from here",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from schemas.errors import OWN_ERROR_TYPES, BadInput, EvidenceConflict, LeaseLost, StepwiseError
 from system.git import SourceRefused
@@ -17,11 +17,13 @@ _BY_CLASS: Final = (
     (EvidenceConflict, "EvidenceConflict"),
     (BadInput, "BadFlowInput"),
 )
+_ORDINARY: Final = ApplicationErrorCategory.UNSPECIFIED
 
 
 def refused(kind: str, message: str) -> ApplicationError:
-    """Return the error of something that no retry can mend."""
-    return ApplicationError(message, type=kind, non_retryable=True)
+    """Return the error of something that no retry can mend; what a person typed wrong is no fault of the worker."""
+    category = ApplicationErrorCategory.BENIGN if kind in OWN_ERROR_TYPES else _ORDINARY
+    return ApplicationError(message, type=kind, non_retryable=True, category=category)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from activities.heartbeat import Beat, beating
 from activities.running import Stop
 from activities.setup import gate_environment
 from activities.timeouts import seconds
-from activities.workspace import open_run
+from activities.workspace import open_run, settle
 from flows.bundle import Bundle
 from schemas.calls import AttemptKey, GateRun, MeasureIn, MeasureOut
 from schemas.common import ArtifactRef
@@ -46,7 +46,8 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
     bundle = await ctx.bundle(call.bundle)
     chosen = _chosen(bundle, call)
     begun = time.monotonic()
-    before = (await opened.repository.tree_id()).tree
+    await settle(opened)
+    before = await opened.repository.tree_of(opened.head)
     runs: list[GateRun] = []
     failures: list[str] = []
     for step, gate in chosen:
@@ -59,7 +60,7 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
         runs.append(GateRun(fact=measured.fact, elapsed_ms=measured.elapsed_ms, evidence=evidence))
         if measured.fact.measured and not measured.fact.passed:
             failures.append(f"{gate.name}\n{measured.output}")
-    after = (await opened.repository.tree_id()).tree
+    after = (await settle(opened)).tree
     left = await opened.repository.changes(before, after)
     out = MeasureOut(
         gates=runs,

@@ -18,7 +18,7 @@ from activities.opening import open_session, session_spec
 from activities.running import Stop, StopReason
 from activities.sessions import HeldSession
 from activities.timeouts import Kind, seconds
-from activities.workspace import open_run
+from activities.workspace import open_run, settle
 from flows.bundle import Bundle
 from schemas.calls import AttemptKey, FinalizeOut, ProposeOut, SessionPhaseIn, WorkResult
 from schemas.common import FileChanges, SessionMode, Usage
@@ -88,7 +88,7 @@ async def _finalize(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: 
         claimed_status=draft.status if draft else None,
         can_further_iteration_help=draft.can_further_iteration_help if draft else "unsure",
         headline=_headline(ctx, draft),
-        tree=(await opened.repository.tree_id()).tree,
+        tree=(await settle(opened)).tree,
         session_mode=asked.mode,
         reprompts=asked.reprompts,
         usage=asked.usage,
@@ -112,7 +112,7 @@ async def _propose(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: S
     beat.say("storing the signal")
     out = ProposeOut(
         signal=asked.value if isinstance(asked.value, RoutingSignal) else None,
-        tree=(await opened.repository.tree_id()).tree,
+        tree=(await settle(opened)).tree,
         session_mode=asked.mode,
         usage=asked.usage,
         elapsed_ms=asked.elapsed_ms,

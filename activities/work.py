@@ -31,7 +31,7 @@ from activities.sessions import HeldSession
 from activities.timeouts import seconds
 from activities.trace import Trace, write_trace
 from activities.turn import Limits, Tally, TurnEnd, run_turn
-from activities.workspace import open_run
+from activities.workspace import open_run, settle
 from flows.bundle import Bundle
 from schemas.calls import WorkIn, WorkOut, WorkResult
 from schemas.common import FileChanges, SessionMode
@@ -41,7 +41,6 @@ from schemas.flow import StepSpec
 from schemas.handoff import PartialHandoff, SessionRef, StopMethod
 from schemas.receipt import FallbackRecord
 from store.attempts import AttemptLog
-from system.savepoints import restore_tree
 
 
 @dataclass
@@ -86,13 +85,25 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
     if intent is not None:
         return await complete(ctx, opened, key, intent, step, None)
     attempt = _Attempt(call, bundle, step, opened, _limits(call, bundle, step))
-    async with _slot(ctx, beat, stop):
-        attempt.begun = time.monotonic()
-        end = await _turn(ctx, attempt, stop)
-    beat.say("storing what was done")
-    if end.ending.ended == "finished":
-        return await _finished(ctx, attempt, end)
-    return await _stopped(ctx, attempt, end)
+    try:
+        if key.attempt == 1 and not opened.settled:
+            # Another visit was left unfinished; its savepoint has what it did.
+            await settle(opened)
+        opened.settled = False
+        async with _slot(ctx, beat, stop):
+            attempt.begun = time.monotonic()
+            end = await _turn(ctx, attempt, stop)
+        beat.say("storing what was done")
+        if end.ending.ended == "finished":
+            return await _finished(ctx, attempt, end)
+        return await _stopped(ctx, attempt, end)
+    except BaseException:
+        # The engine's own fault: the phase is lost, and what it left here is for its recovery.
+        if attempt.log is not None:
+            attempt.log.abandon()
+        if attempt.held is not None:
+            await ctx.sessions.close(attempt.held)
+        raise
 
 
 @asynccontextmanager
@@ -220,14 +231,8 @@ async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkO
 
 async def _undo(opened: OpenRun) -> Kept:
     """Put the tree and the branch back to the last commit of the engine."""
-    repository = opened.repository
-    before = await repository.tree_of(opened.head)
-    measured = await repository.tree_id()
-    if measured.head != opened.head:
-        await repository.set_ref(repository.branch_ref, opened.head)
-    if measured.tree != before or measured.head != opened.head:
-        await restore_tree(repository, before)
-    return Kept(before, FileChanges())
+    await settle(opened)
+    return Kept(await opened.repository.tree_of(opened.head), FileChanges())
 
 
 def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:

@@ -18,8 +18,8 @@ from schemas.handoff import Savepoint
 from schemas.run_record import RunRecord
 from system.bundles import bundle, unbundle
 from system.clone import clone, clone_from_bundles
-from system.git import GitError
-from system.repository import Repository
+from system.git import GitError, SourceRefused
+from system.repository import Repository, WorkingTree
 from system.savepoints import restore, restore_tree
 from system.source import Source, inspect_source
 
@@ -93,14 +93,22 @@ async def rebuild(
     if base.bundle is not None:
         repository = await clone_from_bundles(paths, folder.workspace, run_id=folder.run_id, base=base.commit)
     else:
-        source = Source(kind=base.kind, location=base.location, head=base.commit, branch=base.branch)
-        repository = await clone(source, folder.workspace, run_id=folder.run_id, token=git_token(ctx))
+        repository = await _clone_again(ctx, folder, base)
         for path in paths:
             await unbundle(repository, path)
             await restore_tree(repository, await repository.tree_of(await repository.head()))
     if newest is not None and newest.ref != repository.branch_ref:
         await restore(repository, newest)
     return repository
+
+
+async def _clone_again(ctx: WorkerContext, folder: RunFolder, base: BaseFacts) -> Repository:
+    source = Source(kind=base.kind, location=base.location, head=base.commit, branch=base.branch)
+    try:
+        return await clone(source, folder.workspace, run_id=folder.run_id, token=git_token(ctx))
+    except SourceRefused as error:
+        # It could be had when the run began; that it cannot now is no reason to end the run.
+        raise ApplicationError(str(error), type="BaseUnreachable") from error
 
 
 async def store_bundle(
@@ -142,11 +150,29 @@ async def open_run(ctx: WorkerContext, run_id: str, lease: Lease) -> OpenRun:
 
 
 async def keep_open(ctx: WorkerContext, held: Held, repository: Repository) -> OpenRun:
-    """Keep a run's clone in memory, with the tip of its branch."""
-    tip = await repository.ref(repository.branch_ref)
-    opened = OpenRun(held=held, repository=repository, head=tip or held.base_commit)
+    """Keep a run's clone in memory, with the engine's last commit; an agent's own may stand on top of it."""
+    record = await asyncio.to_thread(ctx.runs.get, held.run_id)
+    head = record.head if record and record.head else held.base_commit
+    opened = OpenRun(held=held, repository=repository, head=head)
     ctx.open_runs[held.run_id] = opened
     return opened
+
+
+async def settle(opened: OpenRun) -> WorkingTree:
+    """Put files and branch back to the engine's last commit; return how they were found. Raises GitError.
+
+    Only a finished work phase adds to a run. What a gate, or an agent that was merely asked something, leaves behind
+    would otherwise be measured with the next step, or counted as its work.
+    """
+    repository = opened.repository
+    found = await repository.tree_id()
+    tree = await repository.tree_of(opened.head)
+    if found.head != opened.head:
+        await repository.set_ref(repository.branch_ref, opened.head)
+    if found.tree != tree or found.head != opened.head or found.branch != repository.branch:
+        await restore_tree(repository, tree)
+    opened.settled = True
+    return found
 
 
 def git_token(ctx: WorkerContext) -> str | None:

@@ -41,6 +41,10 @@ REPLAY_STEPS: Final = 120
 GOAL_RATE: Final = 0.5
 GOAL_BYTES: Final = 12_288
 GOAL_REPLAY: Final = 0.8
+HEAD: Final = (
+    "| what | dispatch | flows | steps/s | of bare eager | step p50 / p99 ms | activities + local + other |"
+    " events | history bytes | worker MB |"
+)
 
 
 def _rss_mb() -> int:
@@ -92,9 +96,8 @@ async def stepwise(
 ) -> tuple[Row, list[WorkflowHistory]]:
     """Measure Stepwise: every step is worked, finalized, routed and recorded; the agent does nothing."""
     repo = folder / "repo"
-    subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo_repo.py"), str(repo)], check=True, capture_output=True
-    )
+    made = [sys.executable, str(ROOT / "examples" / "demo_repo.py"), str(repo)]
+    await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True)
     env = {
         "PATH": os.environ["PATH"],
         "TEMPORAL_ADDRESS": server.address,
@@ -190,8 +193,7 @@ def table(rows: list[dict[str, Any]], replayed: dict[str, Any]) -> str:
     lines = [
         f"Machine: {machine()}",
         "",
-        "| what | dispatch | flows | steps/s | of bare eager | step p50 / p99 ms |"
-        " activities + local + other | events | history bytes | worker MB |",
+        HEAD,
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     eager = {row["flows"]: row["steps_per_s"] for row in rows if row["dispatch"] == "eager"}

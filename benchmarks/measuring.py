@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -68,7 +69,7 @@ def measure(
         starts = _starts(history, first_type, per_step)
         steps += len(starts)
         firsts.append(starts[0])
-        gaps += [(b - a).total_seconds() * 1_000 for a, b in zip(starts, starts[1:], strict=False)]
+        gaps += [(b - a).total_seconds() * 1_000 for a, b in itertools.pairwise(starts)]
         inside = [event for event in history.events if _time(event) >= starts[0]]
         ends = [_time(event) for event in inside if _ends_step(event)]
         lasts.append(ends[-1])

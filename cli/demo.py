@@ -36,6 +36,7 @@ TASK: Final = "mean() is wrong: the tests fail. Mend the cause."
 GATE: Final = "python3 -m unittest -q"
 POLL_S: Final = 0.1
 MAX_DIFF_LINES: Final = 60
+VERDICTS: Final[Mapping[bool | None, str]] = {True: "passed", False: "FAILED", None: "not measured"}
 WORDS: Final[Mapping[bool | None, str]] = {True: "passed", False: "failed", None: "-"}
 
 
@@ -211,7 +212,7 @@ def describe(event: RunEvent) -> str:
         case "phase_started":
             return f"{step}   {data['phase']}"
         case "gate_measured":
-            verdict = {True: "passed", False: "FAILED"}.get(data.get("passed"), "not measured")
+            verdict = VERDICTS[data.get("passed")]
             code = f" (exit {data['exit_code']})" if data.get("exit_code") is not None else ""
             return f"{step}     gate {data['gate']} {verdict}{code}"
         case "routed":

@@ -23,7 +23,9 @@ from system.devserver import DevServer
 from system.processes import guarded_argv
 from system.settings import Loaded, resolved
 
-EXAMPLE_INPUT: Final = '{"flow": "fix", "repo": "/path/to/repository", "task": "what is to be done"}'
+EXAMPLE_INPUT: Final = (
+    '{"flow": "fix", "repo": "/path/to/repository", "task": "what is to be done", "scenario": "demo"}'
+)
 IN_MEMORY: Final = ":memory:"
 
 WORKER: Final = Path(__file__).resolve().parent.parent / "worker.py"

@@ -72,7 +72,9 @@ def _show(report: Report, *, checked_head: bool) -> None:
         say(f"{path}: pruned by retention")
     count = len(report.receipts)
     if not report.ok:
-        say(f"NOT OK: {len(report.problems)} problems, {count} receipts in the chain")
+        say(
+            f"NOT OK: {len(report.problems)} problem{'' if len(report.problems) == 1 else 's'}, {count} receipts in the chain"
+        )
     elif checked_head:
         say(f"ok: {count} receipts in one chain that ends with the head, every file they name is unaltered")
     else:

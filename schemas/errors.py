@@ -11,10 +11,14 @@ StepwiseError                      raised; carries code, mend and whether a retr
 
 from __future__ import annotations
 
-from schemas.common import Durable
+from typing import get_args
+
+from schemas.common import Durable, Outcome
 
 OWN_ERROR_TYPES = ("BadFlowInput", "UnknownFlow", "FlowRefused", "RepositoryRefused", "ResetNotSupported")
 """ApplicationError types with which a run is refused before it has a workspace."""
+SAID_ERROR_TYPES = frozenset((*OWN_ERROR_TYPES, *get_args(Outcome), "Refused", "UnknownWorkflowType"))
+"""ApplicationError types that answer a person: their message says everything, a stack trace would bury it."""
 
 
 class ErrorEnvelope(Durable):

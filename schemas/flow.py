@@ -182,7 +182,7 @@ class StepSpec(Closed):
     outputs: list[str] = []
     transport: str | list[str] | None = None
     model: str | None = None
-    gates: list[Gate] = []
+    gates: list[Gate] = Field(default=[], max_length=20)
     approval: Literal["none", "before", "after"] = "none"
     budget: Budget | None = None
     timeouts: Timeouts = Timeouts()

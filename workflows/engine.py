@@ -32,7 +32,7 @@ from workflows.visit import Visit
 async def _reset_not_supported(run: Run) -> ApplicationError:
     """Return the error that ends a run which was reset; its workspace and evidence are not touched."""
     await _settle(run, "failed")
-    message = "a run cannot be reset, since its workspace has moved on: use stepwise fork"
+    message = "a run cannot be reset, since its workspace has moved on; start a new run"
     return ApplicationError(message, type="ResetNotSupported", non_retryable=True)
 
 
@@ -55,13 +55,20 @@ async def execute(run: Run) -> FlowResult:
     except Refused as refused:
         if run.was_reset:
             raise await _reset_not_supported(run) from None
-        if run.state.acquired is None:
+        if run.state.acquired is None and refused.type in OWN_ERROR_TYPES:
             await _settle(run, "failed")
-            type_ = refused.type if refused.type in OWN_ERROR_TYPES else "failed"
-            raise ApplicationError(refused.message, type=type_, non_retryable=True) from refused
+            raise ApplicationError(refused.message, type=refused.type, non_retryable=True) from refused
         outcome, summary = "failed", refused.message
         error = ErrorEnvelope(code=refused.type, message=refused.message)
-    return await _finish(run, outcome, summary, error)
+    try:
+        return await _finish(run, outcome, summary, error)
+    except asyncio.CancelledError:
+        if run.was_reset:
+            raise await _reset_not_supported(run) from None
+        if outcome == "cancelled":
+            raise
+        # A cancel that comes while the run ends changes nothing any more; it comes only once.
+        return await _finish(run, outcome, summary, error)
 
 
 async def _drive(run: Run) -> tuple[Outcome, str]:
@@ -199,7 +206,7 @@ async def _measure_final(run: Run, names: list[str]) -> None:
         if measure.tree_before is not None and trees[0] == trees[1]:
             seen = GateSeen(step_id=step_id, gate=gate, tree=measure.tree_before, passed=one.fact.passed)
             state.gates_seen = [*state.gates_seen, seen]
-    state.final_tree = measure.tree_after or state.final_tree
+    state.final_tree = measure.tree_before or state.final_tree
     run.summarise(
         FINAL_STEP, visits=1, attempts=run.attempt, status=facts.status, gates=gates_line(measure.gates)
     )
@@ -290,6 +297,8 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
         except Refused as refused:
             # The outcome stands whether or not the clone could be given back; say so beside it.
             error = error or ErrorEnvelope(code=refused.type, message=refused.message)
+    elif state.resolved is not None:
+        await run.phases.flush()
     await _settle(run, outcome)
     result = FlowResult(
         run_id=state.run_id,

@@ -89,20 +89,22 @@ def compose(step: StepSpec, carry: Carry) -> StepFacts:
     known = [tree for tree in trees if tree is not None]
     changed = any(tree != known[0] for tree in known[1:])
     claimed = finalize.claimed_status if finalize else None
+    status = verification(
+        gates=gates,
+        required=[gate.name for gate in step.required_gates()],
+        claimed_status=claimed,
+        caused=None,
+        changed_after_measure=changed,
+    )
     facts = StepFacts(
-        status=verification(
-            gates=gates,
-            required=[gate.name for gate in step.required_gates()],
-            claimed_status=claimed,
-            caused=None,
-            changed_after_measure=changed,
-        ),
+        # Without a hand-off from the agent the step is not verified, whatever its gates say.
+        status=status if finalize is None or finalize.draft is not None else "UNVERIFIED",
         claimed_status=claimed,
         can_further_iteration_help=finalize.can_further_iteration_help if finalize else "unsure",
         gates=gates,
         failure_signature=measure.failure_signature if measure else None,
         file_changes=work.changes if work else ChangeCounts(),
-        tree=known[-1] if known else None,
+        tree=known[0] if known else None,
         changed_after_measure=changed,
         tools=(work.tools if work else [])[:20],
         elapsed_ms=carry.elapsed_ms(),
@@ -131,5 +133,10 @@ def stopped(work: WorkOut | None, carry: Carry) -> StepFacts:
 def _within_bounds(facts: StepFacts) -> StepFacts:
     if len(facts.model_dump_json(exclude_defaults=True)) <= MAX_FACTS_BYTES:
         return facts
-    gates = [gate.model_copy(update={"reason": (gate.reason or "")[:60] or None}) for gate in facts.gates]
-    return facts.model_copy(update={"tools": [], "gates": gates})
+    facts = facts.model_copy(update={"tools": []})
+    for lost in ("reason", "counts", "percent", "exit_code"):
+        gates = [gate.model_copy(update={lost: None}) for gate in facts.gates]
+        facts = facts.model_copy(update={"gates": gates})
+        if len(facts.model_dump_json(exclude_defaults=True)) <= MAX_FACTS_BYTES:
+            break
+    return facts

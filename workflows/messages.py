@@ -114,9 +114,10 @@ def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     """Return why the message is refused now, or None where it is legal."""
     if name == "pause" and (now.pause_requested or now.waiting_for == "pause"):
         return None
-    if name not in legal_now(now):
+    legal = legal_now(now)
+    if name not in legal:
         where = f"waiting for {now.waiting_for}" if now.waiting_for else now.state
-        return f"{name} is not legal while the run is {where}"
+        return f"{name} is not legal while the run is {where}; legal now: {', '.join(legal) or 'nothing'}"
     if isinstance(payload, Resume):
         return _refuse_resume(payload, now)
     if isinstance(payload, Approve | Reject) and payload.call_id is not None:

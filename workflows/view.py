@@ -105,10 +105,8 @@ def details(
 
 
 def _now(phase: Phase | None, iteration: int, *, waits: bool) -> str:
-    if waits:
-        words = f"waits after {phase}" if phase else "waits"
-    else:
-        words = str(phase or "")
+    after = f"waits after {phase}" if phase else "waits"
+    words = after if waits else str(phase or "")
     return f"{words} (iteration {iteration})".strip()
 
 

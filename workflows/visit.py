@@ -375,9 +375,7 @@ class Visit:
                 asked = work.question.items[0].question if work and work.question else "a question"
                 return await self._ask("answer", asked, facts)
             case "budget":
-                return await self._ask(
-                    "budget", work.stop_reason or "the budget is used up" if work else "", facts
-                )
+                return await self._ask("budget", over.reason or "the step's budget is used up", facts)
             case "activity_paused":
                 return await self._ask("pause", "the activity was paused", facts)
             case _:

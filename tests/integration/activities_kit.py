@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +59,7 @@ steps:
     agent: worker
     objective: "Do ${task}."
     outputs: [notes.md]
+    interrupt: {grace_s: 0.1}
     gates:
       - {name: there, argv: [test, -f, made.txt]}
     routing: {kind: linear, next: finish}
@@ -113,7 +114,7 @@ def make_worker(
     data: str = "data",
     worker_id: str = "w1",
     crash_at: Callable[[str], None] = lambda _: None,
-    transports: dict[str, Transport] | None = None,
+    transports: Mapping[str, Transport] | None = None,
     **settings: Any,
 ) -> WorkerContext:
     """Make a worker whose store is shared by every worker under ``root``."""

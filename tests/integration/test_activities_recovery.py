@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from activities_kit import RUN, SCENARIO, Driver, git, make_repository, make_worker, run_until_killed, until
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from schemas.calls import Recover
+from schemas.calls import AttemptKey, Recover, WorkOut
 from schemas.facts import StepFacts
 from schemas.handoff import PartialHandoff
-from system.processes import end_leftovers, leftovers
+from system.processes import end_leftovers, leftovers, shutdown
 
 HANGING = """\
 version: 1
@@ -179,6 +181,22 @@ async def test_a_worker_killed_in_the_middle_of_a_turn_leaves_a_partial_to_go_on
     assert commits(driver) == ["small/implement #1", "first"]
 
 
+async def test_what_an_agent_committed_itself_before_the_crash_is_counted_as_its_work(root: Path) -> None:
+    own = """\
+          - {do: run, argv: [git, add, .]}
+          - {do: run, argv: [git, -c, user.name=A, -c, user.email=a@b, commit, -q, -m, own]}
+"""
+    run_until_killed(root, "", HALF.replace("          - {do: tokens", own + "          - {do: tokens"))
+
+    acquired = (await recovered(root, "work")).acquired
+
+    assert acquired is not None
+    assert acquired.partial_work is not None
+    assert acquired.partial_work.changes.created == 1
+    assert acquired.partial_work.commit_before == acquired.base_commit
+    assert acquired.partial_work.savepoint is not None
+
+
 async def test_recovery_repeated_returns_the_same_partial(root: Path) -> None:
     run_until_killed(root, "", HALF)
     first = await recovered(root, "work")
@@ -240,14 +258,15 @@ async def test_an_empty_disk_gets_the_last_savepoint_of_a_stopped_attempt(root: 
     assert (second.ctx.folder(RUN).workspace / "half.txt").read_text() == "half\n"
     assert acquired.partial_work is not None
     assert acquired.partial_work.changes.created == 1
-    out = await second.work(second.key(attempt=3), partial=acquired.partial, session=stopped.session)
+    out = await interrupted_in_turn(
+        second, second.key(attempt=3), partial=acquired.partial, session=stopped.session
+    )
     assert out.session_mode == "cold"
-    assert out.ended == "timeout"
 
 
-async def interrupted_in_turn(driver: Driver) -> object:
+async def interrupted_in_turn(driver: Driver, key: AttemptKey | None = None, **changes: Any) -> WorkOut:
     environment = ActivityEnvironment()
-    task = asyncio.ensure_future(driver.work(environment=environment))
+    task = asyncio.ensure_future(driver.work(key, environment, **changes))
     await hanging(driver)
     environment.cancel()
     return await task
@@ -278,7 +297,7 @@ async def test_an_attempt_alive_in_this_process_is_ended_and_saved_before_recove
 async def test_a_worker_that_lost_its_lease_writes_nothing(root: Path) -> None:
     old = Driver(make_worker(root), root / "repo")
     await old.acquire()
-    new = await recovered(root, "work", data="other", worker_id="w2")
+    new = await recovered(root, "measure", data="other", worker_id="w2")
 
     with pytest.raises(ApplicationError) as refused:
         await old.work()
@@ -321,6 +340,7 @@ async def test_a_damaged_clone_is_made_again(root: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> object:
+async def nothing_outlives_a_test() -> AsyncIterator[None]:
     yield
+    await shutdown()
     assert await end_leftovers(RUN, 0) == []

@@ -17,6 +17,7 @@ from activities.heartbeat import Beat, beating
 from activities.opening import open_session, session_spec
 from activities.running import Stop, StopReason
 from activities.sessions import HeldSession
+from activities.spans import turn_span
 from activities.timeouts import Kind, seconds
 from activities.workspace import open_run, settle
 from flows.bundle import Bundle
@@ -161,11 +162,13 @@ async def _ask(
         return _Asked(None, error, None, 0, usage, _since(begun))
     text = prompt if mode != "cold" else f"{await asyncio.to_thread(_preamble, ctx, call, step)}\n\n{prompt}"
     limit_s = seconds(bundle.spec, step, kind)
-    turn = ctx.sessions.start(held.session.structured(text, schema, emit, timeout_s=limit_s))
-    stopped = asyncio.ensure_future(stop.wait())
-    # The session keeps the time itself; with some more it is taken to hang.
-    await asyncio.wait({turn, stopped}, timeout=limit_s + _SLACK_S, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    with turn_span(call.key, held, None, "chat") as spanned:
+        turn = ctx.sessions.start(held.session.structured(text, schema, emit, timeout_s=limit_s))
+        stopped = asyncio.ensure_future(stop.wait())
+        # The session keeps the time itself; with some more it is taken to hang.
+        await asyncio.wait({turn, stopped}, timeout=limit_s + _SLACK_S, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        spanned.used(usage)
     if not turn.done():
         await ctx.sessions.interrupt(held, turn, _STOP_GRACE_S)
         await ctx.sessions.close(held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from activities.endings import Ending, Order, of_order, of_turn
@@ -37,11 +38,14 @@ class Tally:
         self._limits = limits
         self.heard_at = time.monotonic()
         self.over_budget = asyncio.Event()
+        self.also: Callable[[TransportEvent], None] | None = None
 
     def __call__(self, event: TransportEvent) -> None:
         """Take one event; never raises."""
         self.heard_at = time.monotonic()
         self._log.emit(event)
+        if self.also is not None:
+            self.also(event)
         if event.kind == "usage" and self._exceeded(self._log.totals.usage):
             self.over_budget.set()
 

@@ -28,6 +28,7 @@ from activities.opening import is_read_only, open_session, session_spec
 from activities.prompt import compose
 from activities.running import Stop
 from activities.sessions import HeldSession
+from activities.spans import turn_span
 from activities.timeouts import seconds
 from activities.trace import Trace, write_trace
 from activities.turn import Limits, Tally, TurnEnd, run_turn
@@ -162,7 +163,11 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     attempt.context_cut = [*prompt.cut, *missing]
     tally(TextEvent(role="user", text=prompt.text))
     ctx.crash_at("work.started")
-    return await run_turn(ctx.sessions, held, prompt.text, tally, attempt.limits, stop)
+    with turn_span(key, held, attempt.model, "invoke_agent") as spanned:
+        tally.also = spanned.hear
+        end = await run_turn(ctx.sessions, held, prompt.text, tally, attempt.limits, stop)
+        spanned.used(attempt.log.totals.usage)
+        return end
 
 
 async def _finished(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkOut:

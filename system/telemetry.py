@@ -10,11 +10,13 @@ ids are deterministic and a replay ends no span twice.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import (
@@ -109,6 +111,15 @@ def span(name: str, attributes: Mapping[Attribute, Value | None]) -> Iterator[Sp
             opened.set_attribute(Attribute.ERROR_TYPE.value, type(error).__name__)
             opened.set_status(Status(StatusCode.ERROR))
             raise
+
+
+def past_span(name: str, parent: Context, attributes: Mapping[Attribute, Value | None], *, ms: int) -> None:
+    """Add a span below ``parent`` that ends now and began ``ms`` milliseconds ago; for what was only observed."""
+    end = time.time_ns()
+    known = {key.value: value for key, value in attributes.items() if value is not None}
+    trace.get_tracer(TRACER).start_span(
+        name, context=parent, start_time=end - ms * 1_000_000, attributes=known
+    ).end(end)
 
 
 class _Scrubbed(SpanExporter):

@@ -155,29 +155,33 @@ async def _conclude(run: Run, terminal: TerminalOutcome | None, why: str) -> tup
             Measurement(step=one.step_id, gate=one.gate, tree=one.tree, passed=one.passed)
             for one in state.gates_seen
         ]
+        final_tree = state.final_tree or acquired.base_tree
         found = run_outcome(
             base_tree=acquired.base_tree,
-            final_tree=state.final_tree or acquired.base_tree,
+            final_tree=final_tree,
             terminal_outcome=terminal,
             required=required,
             measurements=[*base, *seen],
         )
         if isinstance(found, str):
-            return found, _summary(run, found, why)
+            passed = {(one.step, one.gate): one.passed for one in (*base, *seen) if one.tree == final_tree}
+            failed = [gate.key for gate in required if passed.get((gate.step, gate.gate)) is False]
+            return found, _summary(run, found, why, failed)
         await _measure_final(run, found)
     return "unverified", "the gates change the tree they measure, so nothing holds for the final tree"
 
 
-def _summary(run: Run, outcome: Outcome, why: str) -> str:
+def _summary(run: Run, outcome: Outcome, why: str, failed: list[str]) -> str:
     match outcome:
         case "verified":
             return "every required gate passed on the final tree"
         case "nothing_to_do":
             return "the final tree is the base tree and no required gate failed"
         case "unverified":
-            gates = [one for one in run.state.gates_seen if not one.passed]
-            failed = ", ".join(f"{one.step_id}/{one.gate}" for one in gates)
-            return f"failed on the final tree: {failed}" if failed else "no required gate was measured"
+            if failed:
+                return f"failed on the final tree: {', '.join(failed)}"
+            skipped = run.state.skipped
+            return f"skipped: {', '.join(skipped)}" if skipped else "no required gate was measured"
         case _:
             return why
 
@@ -341,6 +345,9 @@ def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
     run.journal.add("run_completed", flow=state.flow_key, outcome=outcome, next_flow=follows.flow)
     state.flow_name = follows.flow
     state.resolved = None
+    if state.acquired is not None:
+        # They are those of this flow's gates; the next one may use the same names for others.
+        state.acquired = state.acquired.model_copy(update={"base_gates": {}})
     state.next_step = None
     state.visits = {}
     state.steps = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -225,8 +224,6 @@ async def test_a_run_is_started_steered_read_and_replayed_from_the_temporal_ui(
     assert (report.failure, report.workflow_id) == (None, "from-the-ui")
     routes = [one["outcome"]["decision"] for one in report.decisions]
     assert routes == ["loop", "advance", "advance", "terminate"]
-    if picture := os.environ.get("STEPWISE_TEST_PICTURE"):
-        await page.screenshot(path=picture)
 
 
 async def test_the_temporal_ui_says_at_once_why_a_run_failed(ui: Ui, ui_rig: Rig, demo_repo: Path) -> None:

@@ -72,7 +72,7 @@ def _workers(context: WorkerContext, client: Client, registered: Registered) -> 
         client,
         task_queue=settings.task_queue,
         workflows=[Flow, UnknownType],
-        activities=[*registered.shared, *registered.local],
+        activities=registered.shared,
         workflow_runner=build_runner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_s),
         max_heartbeat_throttle_interval=throttle,

@@ -26,9 +26,9 @@ from activities.workspace import (
     rebuild,
     store_base,
 )
-from schemas.calls import AcquireIn, AcquireOut
+from schemas.calls import AcquireIn, AcquireOut, Lease
 from schemas.common import Outcome
-from schemas.errors import StepwiseError
+from schemas.errors import LeaseLost, StepwiseError
 from schemas.run_record import RunRecord
 from system.git import GitError, SourceRefused
 from system.logs import logger
@@ -65,6 +65,9 @@ async def acquire_workspace(ctx: WorkerContext, call: AcquireIn) -> AcquireOut:
             except SourceRefused:
                 await asyncio.to_thread(ctx.runs.forget, call.run_id)
                 raise
+            except LeaseLost as error:
+                # Two tries crossed each other. The one that Temporal still listens to has to be made again.
+                raise ApplicationError(str(error), type="LeaseLost") from error
 
 
 async def _acquire(ctx: WorkerContext, call: AcquireIn, beat: Beat) -> AcquireOut:
@@ -98,16 +101,22 @@ async def _hold(
     if call.recover is not None:
         beat.say("ending leftovers")
         await end_leftovers(run_id, _LEFTOVERS_GRACE_S)
-    found = await asyncio.to_thread(look_up, ctx, call.recover) if call.recover else Found()
-    repository, base, rebuilt = await _clone(
-        ctx, call, base, source, beat, found=found, record=record, kept=kept
-    )
-    held = await _unbroken(asyncio.to_thread(_take, ctx, call, repository, is_new=rebuilt or not kept))
-    opened = await keep_open(ctx, held, repository)
+    held = await asyncio.to_thread(ctx.folder(run_id).held) if kept else None
+    found = Found()
+    if base is not None:
+        # First of all: whoever held the run changes nothing any more of what is looked at from here on.
+        record = await _unbroken(asyncio.to_thread(_take, ctx, call, base.commit, record, held))
+        found = await asyncio.to_thread(look_up, ctx, call.recover) if call.recover else found
+    repository, rebuilt = await _clone(ctx, call, base, source, beat, found=found, record=record, kept=kept)
+    ctx.crash_at("acquire.cloned")
+    if record is None or base is None:
+        record = await _unbroken(asyncio.to_thread(_take, ctx, call, repository.base, record, held))
+    opened = await keep_open(ctx, _held(record, held if kept and not rebuilt else None), repository)
     if base is None:
         assert source is not None  # noqa: S101 - inspected where there are no base facts
         beat.say("storing the base")
         base = await store_base(ctx, repository, source)
+        ctx.crash_at("acquire.based")
     if call.recover is not None:
         step = (await ctx.bundle(call.bundle)).spec.step(call.recover.key.step_id)
         found = await complete_or_keep(ctx, opened, call.recover, found, step, rebuilt=rebuilt)
@@ -124,7 +133,8 @@ async def _clone(
     found: Found,
     record: RunRecord | None,
     kept: bool,
-) -> tuple[Repository, BaseFacts | None, bool]:
+) -> tuple[Repository, bool]:
+    """Return the clone there is, or one that is made anew; and whether it was made again from the store."""
     folder = ctx.folder(call.run_id)
     if kept and record is not None:
         repository = Repository(folder.workspace, run_id=call.run_id, base=record.base_commit)
@@ -136,31 +146,32 @@ async def _clone(
             _log.warning("the clone of run %s is made again: %s", call.run_id, error)
             await asyncio.to_thread(folder.drop)
         else:
-            return repository, base, False
+            return repository, False
     if base is None:
         assert source is not None  # noqa: S101 - inspected where there are no base facts
         beat.say("cloning")
-        return await make_clone(ctx, folder, source), None, False
+        return await make_clone(ctx, folder, source), False
     beat.say("rebuilding the clone")
     newest = found.newest or (record.newest if record else None)
-    return await rebuild(ctx, folder, base, newest), base, True
+    return await rebuild(ctx, folder, base, newest), True
 
 
-def _take(ctx: WorkerContext, call: AcquireIn, repository: Repository, *, is_new: bool) -> Held:
-    """Take the lease in the store, then note it on the disk."""
+def _take(
+    ctx: WorkerContext, call: AcquireIn, base_commit: str, known: RunRecord | None, held: Held | None
+) -> RunRecord:
+    """Take the lease in the store; ``held`` is the note of the clone that stays, if one does."""
     folder = ctx.folder(call.run_id)
-    held = None if is_new else folder.held()
+    here = {
+        "host": ctx.host,
+        "workspace": str(folder.workspace),
+        "base_commit": base_commit,
+        "branch": f"stepwise/{call.run_id}",
+        "released": False,
+        "outcome": None,
+        "ended_at": None,
+    }
 
     def make(current: RunRecord | None) -> RunRecord:
-        here = {
-            "host": ctx.host,
-            "workspace": str(folder.workspace),
-            "base_commit": repository.base,
-            "branch": repository.branch,
-            "released": False,
-            "outcome": None,
-            "ended_at": None,
-        }
         if current is not None:
             return current.model_copy(update=here)
         return RunRecord.model_validate(
@@ -178,33 +189,40 @@ def _take(ctx: WorkerContext, call: AcquireIn, repository: Repository, *, is_new
             }
         )
 
+    if known is not None and held is not None:
+        # Killed after the next line but one, this worker would take its own clone for one that another has replaced.
+        claimed = Lease(worker_id=ctx.worker_id, epoch=known.lease.epoch + 1)
+        held = folder.hold(held.model_copy(update={"lease": known.lease, "claimed": claimed}))
     record = ctx.runs.take_lease(call.run_id, ctx.worker_id, make, force_new_epoch=call.recover is not None)
-    return folder.hold(
-        Held(
-            run_id=call.run_id,
-            workflow_id=call.workflow_id,
-            lease=record.lease,
-            base_commit=repository.base,
-            setup=held.setup if held else None,
-        )
+    ctx.crash_at("acquire.leased")
+    if held is not None and not held.is_under(record.lease):
+        raise ApplicationError(f"another worker had run {call.run_id} meanwhile", type="LeaseLost")
+    return record
+
+
+def _held(record: RunRecord, held: Held | None) -> Held:
+    return Held(
+        run_id=record.run_id,
+        workflow_id=record.workflow_id,
+        lease=record.lease,
+        base_commit=record.base_commit,
+        setup=held.setup if held else None,
     )
 
 
 def _give_up(ctx: WorkerContext, run_id: str, outcome: Outcome) -> None:
     """Undo a first acquisition that came to nothing, here and in the run's record."""
-    folder = ctx.folder(run_id)
-    held = folder.held()
     ctx.open_runs.pop(run_id, None)
-    folder.drop()
-    if held is None:
-        return
+    ctx.folder(run_id).drop()
 
     def over(record: RunRecord) -> RunRecord:
         ended = {"outcome": outcome, "ended_at": now(), "released": True}
         return record.model_copy(update=ended)
 
     try:
-        ctx.runs.update(run_id, held.lease, over)
+        record = ctx.runs.get(run_id)
+        if record is not None and record.lease.worker_id == ctx.worker_id:
+            ctx.runs.update(run_id, record.lease, over)
     except StepwiseError as error:
         _log.warning("the end of run %s could not be recorded: %s", run_id, error)
 
@@ -236,6 +254,8 @@ async def _ready(
     beat.say("")
     await asyncio.to_thread(ctx.journal.flush, call.run_id, call.journal)
     await ctx.check_lease(call.run_id, opened.held.lease)
+    opened.held = await asyncio.to_thread(ctx.folder(call.run_id).hold, opened.held)
+    ctx.crash_at("acquire.done")
     return AcquireOut(
         lease=opened.held.lease,
         queue=ctx.queue,

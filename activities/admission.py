@@ -39,7 +39,7 @@ async def drop_if_stale(ctx: WorkerContext, run_id: str, record: RunRecord | Non
     """Remove this worker's copy of a run unless ``record`` says that it is the run's; say whether it stays."""
     folder = ctx.folder(run_id)
     held = await asyncio.to_thread(folder.held)
-    current = record is not None and held is not None and held.lease == record.lease
+    current = record is not None and held is not None and held.is_under(record.lease)
     if current and await asyncio.to_thread(folder.workspace.is_dir):
         return True
     ctx.open_runs.pop(run_id, None)

@@ -21,15 +21,22 @@ _HELD_FILE: Final = "held.json"
 class Held(Durable):
     """``held.json``: under which lease this worker has the run, and on what its clone stands.
 
-    ``setup`` is the digest of the set-up that was done; ``released_at`` is set when the run has ended.
+    It is written once the clone is all that it should be. ``claimed`` is the lease that this worker was about to
+    take over from itself; ``setup`` is the digest of the set-up that was done; ``released_at`` is set when the run
+    has ended.
     """
 
     run_id: str
     workflow_id: str
     lease: Lease
+    claimed: Lease | None = None
     base_commit: str
     setup: str | None = None
     released_at: UtcTime | None = None
+
+    def is_under(self, lease: Lease) -> bool:
+        """Whether the run under this lease is the one noted here: nobody else had it in between."""
+        return lease in (self.lease, self.claimed)
 
 
 @dataclass(frozen=True)

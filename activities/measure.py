@@ -77,6 +77,7 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
             # Nobody asked for this stop, so nobody is to be asked: the gates are run again in the next attempt.
             raise ApplicationError(f"the phase was stopped: {stop.reason}", type=stop.reason)
         return out
+    ctx.crash_at("measure.gates")
     await asyncio.to_thread(ctx.results.save, key, out)
     ctx.crash_at("measure.done")
     return out

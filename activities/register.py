@@ -12,6 +12,7 @@ from temporalio import activity
 from activities.acquire import acquire_workspace
 from activities.context import WorkerContext
 from activities.errors import translated
+from activities.heartbeat import beating
 from activities.measure import measure
 from activities.record import flush_journal, record
 from activities.release import release_workspace
@@ -52,12 +53,11 @@ Activity = Callable[[Any], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Registered:
-    """Activities for the shared queue, the worker's pinned queue, its control queue; local ones go with workflows."""
+    """Activities for the shared queue, the worker's pinned queue, its control queue."""
 
     shared: list[Activity]
     pinned: list[Activity]
     control: list[Activity]
-    local: list[Activity]
 
 
 def build_activities(ctx: WorkerContext) -> Registered:
@@ -94,18 +94,19 @@ def build_activities(ctx: WorkerContext) -> Registered:
 
     @activity.defn(name=RECORD.name)
     async def _record(call: RecordIn) -> RecordOut:
-        with translated():
-            step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
-            return await asyncio.to_thread(record, ctx, call, step)
+        async with beating(ctx.settings.heartbeat_every_s):
+            with translated():
+                step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
+                return await asyncio.to_thread(record, ctx, call, step)
 
     @activity.defn(name=FLUSH.name)
     async def _flush(call: FlushIn) -> FlushOut:
-        with translated():
-            return await asyncio.to_thread(flush_journal, ctx, call)
+        async with beating(ctx.settings.heartbeat_every_s):
+            with translated():
+                return await asyncio.to_thread(flush_journal, ctx, call)
 
     return Registered(
-        shared=[_resolve, _acquire, _release],
+        shared=[_resolve, _acquire, _release, _record, _flush],
         pinned=[_work, _measure, _finalize, _propose_route],
         control=[_acquire, _release],
-        local=[_record, _flush],
     )

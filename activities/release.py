@@ -9,6 +9,7 @@ from typing import Final
 from activities.context import WorkerContext, now
 from activities.errors import translated
 from activities.folder import Held
+from activities.heartbeat import beating
 from activities.workspace import BaseFacts, base_key
 from schemas.calls import ReleaseIn, ReleaseOut
 from schemas.run import GitResult
@@ -23,9 +24,10 @@ _LEFTOVERS_GRACE_S: Final = 2.0
 
 async def release_workspace(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     """Record the outcome and end what the run still has here. A repeat returns the same."""
-    with translated():
-        await ctx.running.stop_run(call.run_id, "interrupt", within_s=STILL_ENDING_S)
-        return await ctx.running.exclusive(call.run_id, lambda: _release(ctx, call))
+    async with beating(ctx.settings.heartbeat_every_s):
+        with translated():
+            await ctx.running.stop_run(call.run_id, "interrupt", within_s=STILL_ENDING_S)
+            return await ctx.running.exclusive(call.run_id, lambda: _release(ctx, call))
 
 
 async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:

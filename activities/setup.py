@@ -62,7 +62,7 @@ async def set_up(ctx: WorkerContext, opened: OpenRun, spec: FlowSpec, beat: Beat
             raise _failed(ctx, argv, finished)
     if spec.setup:
         await _put_back(opened, before)
-    opened.held = folder.hold(opened.held.model_copy(update={"setup": digest}))
+    opened.held = opened.held.model_copy(update={"setup": digest})
 
 
 async def measure_base(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from datetime import timedelta
 from functools import partial
 from typing import Final, Literal
@@ -78,6 +79,7 @@ async def _sweep_one(ctx: WorkerContext, folder: RunFolder) -> bool:
         await ctx.sessions.close_run(folder.run_id)
         await end_leftovers(folder.run_id, _GRACE_S)
         await asyncio.to_thread(folder.drop)
+        await asyncio.to_thread(shutil.rmtree, ctx.spool / folder.run_id, ignore_errors=True)
         return True
     if standing == "over" and held is not None and held.released_at is None:
         await asyncio.to_thread(folder.hold, held.model_copy(update={"released_at": now()}))
@@ -98,7 +100,7 @@ async def _standing(ctx: WorkerContext, folder: RunFolder) -> Standing:
     except StepwiseError as error:
         _log.warning("the lease of a run cannot be read: %s", error, extra={"run_id": folder.run_id})
         return "ours"
-    if record is not None and record.lease != held.lease:
+    if record is not None and not held.is_under(record.lease):
         return "gone"
     if record is not None and record.released:
         return "over"

@@ -84,6 +84,7 @@ async def _finalize(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: 
     beat.say("storing the draft")
     draft = _cut(asked.value) if isinstance(asked.value, HandoffDraft) else None
     ref = await asyncio.to_thread(ctx.evidence.put_model, f"{key.path}/draft.json", draft) if draft else None
+    ctx.crash_at("finalize.draft")
     out = FinalizeOut(
         draft=ref,
         claimed_status=draft.status if draft else None,

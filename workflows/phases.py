@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ PhaseCall = TypeVar("PhaseCall", bound=PhaseIn)
 Out = TypeVar("Out", bound=Durable)
 
 SLOT_WAIT = timedelta(hours=24)
+WRITING = timedelta(seconds=30)
 MAX_BACKOFF_S = 60
 ONCE = RetryPolicy(maximum_attempts=1)
 SOME = RetryPolicy(maximum_attempts=5, non_retryable_error_types=["PayloadsTooLarge"])
@@ -182,14 +184,11 @@ class Phases:
         return out
 
     async def record(self, call: RecordIn) -> RecordOut:
-        """Write receipt, envelope and journal of one attempt."""
+        """Write receipt, envelope and journal of one attempt. Raises Refused."""
         self.phase = "record"
-        out: RecordOut = await workflow.execute_local_activity(
-            RECORD.name,
+        out = await self._written(
+            RECORD,
             call,
-            result_type=RECORD.returns,
-            start_to_close_timeout=timedelta(seconds=30),
-            retry_policy=STORE,
             activity_id=call.key.activity_id("record"),
             summary=f"{call.key.step_id} (iteration {call.iteration})",
         )
@@ -197,19 +196,12 @@ class Phases:
         return out
 
     async def flush(self) -> None:
-        """Store the journal before a wait."""
+        """Store the journal before a wait. Raises Refused."""
         batch = self._journal.batch()
-        if not batch:
-            return
-        await workflow.execute_local_activity(
-            FLUSH.name,
-            FlushIn(run_id=self._state.run_id, journal=batch),
-            result_type=FLUSH.returns,
-            start_to_close_timeout=timedelta(seconds=30),
-            retry_policy=STORE,
-            summary="flush the journal",
-        )
-        self._journal.stored(batch)
+        if batch:
+            call = FlushIn(run_id=self._state.run_id, journal=batch)
+            await self._written(FLUSH, call, summary="flush the journal")
+            self._journal.stored(batch)
 
     async def release(self, call: ReleaseIn) -> ReleaseOut:
         """Give the workspace back, on the worker that has it if that one is there."""
@@ -224,11 +216,12 @@ class Phases:
                     summary="release the workspace",
                     queue=acquired.control_queue,
                     wait=timedelta(seconds=self._wait_old()),
+                    heartbeat=True,
                 )
             except PhaseLost as gone:
                 logger.warning("release on the worker of the run failed: %s", gone.failure)
         return await self._ordinary(
-            RELEASE, call, timedelta(minutes=10), SOME, summary="release the workspace"
+            RELEASE, call, timedelta(minutes=10), SOME, summary="release the workspace", heartbeat=True
         )
 
     def _wait_old(self) -> float:
@@ -268,6 +261,35 @@ class Phases:
             if queue is None:
                 raise Refused("failed", f"{summary}: {lost.failure}") from lost
             raise
+
+    async def _written(
+        self, ref: ActivityRef[Call, Out], call: Call, *, summary: str, activity_id: str | None = None
+    ) -> Out:
+        """Write to the store, to the end whatever is cancelled meanwhile. Raises Refused.
+
+        No local activity: its arguments are in history before it runs, so one that is run again, after a crash,
+        writes the same once more. Those of a local one would have the times and messages of another workflow task.
+        """
+        pace = self._state.resolved.pace if self._state.resolved else None
+        handle: workflow.ActivityHandle[Out] = workflow.start_activity(
+            ref.name,
+            call,
+            result_type=ref.returns,
+            activity_id=activity_id,
+            start_to_close_timeout=WRITING,
+            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s) if pace else None,
+            retry_policy=STORE,
+            summary=summary,
+        )
+        while True:
+            try:
+                return await asyncio.shield(handle)
+            except asyncio.CancelledError:
+                if handle.done() or workflow.cancellation_reason() is None:
+                    raise
+            except ActivityError as error:
+                kind = error.cause.type if isinstance(error.cause, ApplicationError) else None
+                raise Refused(kind or "failed", f"{summary}: {failure_of(error)}") from error
 
     async def _await(self, handle: workflow.ActivityHandle[Out], *, cuttable: bool) -> Out:
         self._running, self._cuttable = handle, cuttable

@@ -47,7 +47,8 @@ from transports.port import Transport
 from transports.registry import open_transports
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = "run-0123456789ab"
+# Of this process and its children alone: leftovers of a run are looked for on the whole machine.
+RUN = os.environ.setdefault("ACTIVITIES_KIT_RUN", f"run-{os.getpid():012x}")
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 
 FLOW = """\
@@ -155,7 +156,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         registered = build_activities(self.ctx)
-        everything = [*registered.shared, *registered.pinned, *registered.control, *registered.local]
+        everything = [*registered.shared, *registered.pinned, *registered.control]
         self.activities = {_name(one): one for one in everything}
 
     async def call(self, name: str, argument: Any, environment: ActivityEnvironment | None = None) -> Any:

@@ -86,6 +86,38 @@ async def test_a_finished_turn_is_completed_once_wherever_its_worker_died(root: 
     assert commits(driver) == ["small/implement #1", "first"]
 
 
+@pytest.mark.parametrize("point", ["acquire.cloned", "acquire.leased", "acquire.based"])
+async def test_an_acquisition_cut_off_anywhere_is_simply_repeated(root: Path, point: str) -> None:
+    run_until_killed(root, point)
+    driver = Driver(make_worker(root), root / "repo")
+
+    acquired = await driver.acquire()
+
+    assert acquired.lease.epoch == 1
+    assert acquired.base_gates["implement"][0].fact.measured
+    assert (await driver.work()).ended == "finished"
+    assert commits(driver) == ["small/implement #1", "first"]
+
+
+@pytest.mark.parametrize(("point", "phase"), [("measure.gates", "measure"), ("finalize.draft", "finalize")])
+async def test_a_phase_without_a_stored_result_is_done_again_in_the_next_attempt(
+    root: Path, point: str, phase: str
+) -> None:
+    run_until_killed(root, point)
+
+    driver = await recovered(root, phase)
+
+    acquired = driver.acquired
+    assert acquired is not None
+    assert (acquired.finished_measure, acquired.finished_finalize) == (None, None)
+    again = driver.key(attempt=2)
+    if phase == "measure":
+        assert (await driver.measure(again)).gates[0].fact.passed
+    finalize = await driver.finalize(again, work_attempt=1)
+    assert finalize.session_mode == "resumed"
+    assert finalize.headline == "It is made."
+
+
 async def test_a_stored_result_is_what_recovery_returns(root: Path) -> None:
     run_until_killed(root, "work.result")
 

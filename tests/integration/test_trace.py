@@ -75,6 +75,7 @@ steps:
       - work:
           - {{do: edit, path: a.txt, content: "secret words of the agent"}}
           - {{do: wait_for_file, path: {go}}}
+          - {{do: run, argv: [echo, done]}}
 """
     tracing = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
@@ -115,7 +116,8 @@ steps:
         "step implement",
         run_span.name,
     ]
-    assert collector.named("execute_tool")
+    (tool,) = collector.named("execute_tool")
+    assert collector.above(tool)[1] == "invoke_agent stub"
     assert collector.named("RunActivity:finalize")
     exported = "".join(str(span) for span in collector.spans)
     assert "words nobody may export" not in exported

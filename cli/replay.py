@@ -85,7 +85,7 @@ def load_history(path: Path) -> WorkflowHistory:
     try:
         loaded = WorkflowHistory.from_json(_workflow_id(text) or path.stem, text)
     except Exception as error:  # noqa: BLE001 - the parser's errors have no common type
-        mend = "make one with: temporal workflow show -w ID -o json > history.json"
+        mend = "make one with: temporal workflow show -w ID -o json > history.json (in the UI: Download, Encoded)"
         raise BadInput("E_HISTORY", f"{path} is no workflow history: {error}", mend=mend) from None
     if not loaded.events:
         raise BadInput("E_HISTORY", f"{path} holds no events", mend="was the output cut?")

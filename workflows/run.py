@@ -227,7 +227,7 @@ class Run:
         await self.phases.flush()
         try:
             await workflow.wait_condition(
-                lambda: self._order is not None or self._abort is not None or self.was_reset,
+                lambda: self._order is not None or self.ending or self.was_reset,
                 timeout=max(bounded - workflow.now(), timedelta()) if bounded else None,
                 timeout_summary=WAITS[kind],
             )

@@ -19,22 +19,7 @@ async def test_an_undisturbed_run_has_each_effect_once(rig: Rig, demo_repo: Path
     await run.as_if_undisturbed()
 
 
-POINTS = [
-    "work.started",
-    "work.intent",
-    "work.committed",
-    "work.bundled",
-    "work.logged",
-    "work.result",
-    "measure.done",
-    "finalize.done",
-    "route.done",
-    "record.envelope",
-    "record.receipt",
-    "record.done",
-    "release.record",
-]
-
+POINTS = ["acquire.cloned","acquire.leased","acquire.based","acquire.done","work.started","work.intent","work.committed","work.bundled","work.logged","work.result","measure.gates","measure.done","finalize.draft","finalize.done","route.done","record.envelope","record.receipt","record.done","release.record"]
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_killed_on_the_same_disk(rig: Rig, demo_repo: Path, point: str) -> None:

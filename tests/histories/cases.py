@@ -25,14 +25,14 @@ def mean(values):
         raise ValueError("mean of no values")
     return sum(values) / len(values)
 '''
-_MEDIAN: Final = f'''\
+_MEDIAN: Final = f"""\
 {_MEAN}
 
 def median(values):
     if not values:
         raise ValueError("median of no values")
     return sorted(values)[len(values) // 2]
-'''
+"""
 _MEDIAN_TEST: Final = """\
 import unittest
 
@@ -203,13 +203,17 @@ CASES: Final[tuple[Case, ...]] = (
 BY_NAME: Final[Mapping[str, Case]] = {case.name: case for case in CASES}
 
 
+def _repository(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    path = folder / "calc"
+    argv = [sys.executable, str(ROOT / "examples" / "demo_repo.py"), str(path)]
+    subprocess.run(argv, check=True, capture_output=True)
+    return path
+
+
 async def perform(rig: Rig, case: Case, folder: Path) -> FlowResult:
     """Run a case with real agents' stand-ins in ``folder`` (made here) on the rig's worker; return its result."""
-    folder.mkdir(parents=True)
-    repo = folder / "calc"
-    subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo_repo.py"), str(repo)], check=True, capture_output=True
-    )
+    repo = _repository(folder)
     driven = Driven(rig, case.name, folder / "hold")
     rig.start(
         case.name,

@@ -52,7 +52,7 @@ def _value(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Any:
             left_out = EXCLUDED.get(schema.get("title", ""))
             return {name: _value(inner, defs) for name, inner in fields.items() if name != left_out}
         case {"type": "object", "patternProperties": patterns}:
-            return {"key": _value(inner, defs) for inner in patterns.values()}
+            return {"key": _value(next(iter(patterns.values())), defs)}
         case {"type": "object"}:
             values = schema.get("additionalProperties")
             return {"key": _value(values, defs)} if isinstance(values, dict) else {"key": "value"}

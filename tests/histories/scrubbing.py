@@ -20,8 +20,8 @@ MOMENT: Final = "2026-01-01T00:00:00Z"
 EVENT_APART: Final = timedelta(milliseconds=10)
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
-# digests in text, commits and trees, build ids, signatures of failures
-_HEX: Final = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b")
+# digests in text, commits and trees, build ids, sessions, signatures of failures
+_HEX: Final = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f]{16})\b")
 _MEASURED: Final = frozenset({"elapsed_ms", "ms", "duration_ms", "bytes"})
 """Numbers of payloads that differ from one recording to the next."""
 _DIGESTS: Final = frozenset({"sha256", "previous_sha256", "receipts_head"})
@@ -31,8 +31,9 @@ DIGEST: Final = "d" * 64
 class Scrubber:
     """Scrubs one run's data; equal values are replaced by equal ones, numbered as they are met."""
 
-    def __init__(self, replace: dict[str, str]) -> None:
+    def __init__(self, replace: dict[str, str], *, drop_measured: bool = False) -> None:
         self._replace = replace
+        self._dropped = _MEASURED if drop_measured else frozenset()
         self._known: dict[str, str] = {}
 
     def text(self, text: str) -> str:
@@ -47,7 +48,8 @@ class Scrubber:
         """Return a JSON value, scrubbed in all its strings and in the numbers that measure the machine."""
         match value:
             case dict():
-                return {self.text(name): self.value(inner, name) for name, inner in value.items()}
+                kept = {name: inner for name, inner in value.items() if name not in self._dropped}
+                return {self.text(name): self.value(inner, name) for name, inner in kept.items()}
             case list():
                 return [self.value(inner, key) for inner in value]
             case str() if key == "host":
@@ -92,10 +94,8 @@ def scrubbed_history(history: dict[str, Any], *, folder: str) -> dict[str, Any]:
 
 def scrubbed_decisions(decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the decisions of a replay without what differs from run to run: events, times, trees, digests."""
-    scrubber = Scrubber({})
-    return [
-        {name: scrubber.value(inner, name) for name, inner in one.items() if name != "event"} for one in decisions
-    ]
+    scrubber = Scrubber({}, drop_measured=True)
+    return [scrubber.value({name: one[name] for name in one if name != "event"}) for one in decisions]
 
 
 def scrubbed_receipts(receipts: list[StepReceipt]) -> list[dict[str, Any]]:
@@ -137,6 +137,8 @@ def _plain(value: Any, scrubber: Scrubber, at: datetime, key: str = "") -> Any:
             return value | {"data": base64.b64encode(text.encode()).decode()}
         case dict():
             return {name: _plain(inner, scrubber, at, name) for name, inner in value.items()}
+        case list() if key.endswith("UsedFlags"):
+            return sorted(value)
         case list():
             return [_plain(inner, scrubber, at, key) for inner in value]
         case str() if key == "stackTrace":

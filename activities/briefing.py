@@ -51,7 +51,12 @@ def gather(ctx: WorkerContext, call: WorkIn, step: StepSpec) -> tuple[PromptPart
 
 def _envelope(ctx: WorkerContext, key: AttemptKey, place: StepPlace) -> HandoffEnvelope | None:
     where = key.model_copy(
-        update={"step_id": place.step_id, "visit": place.visit, "attempt": place.attempt}
+        update={
+            "flow_key": place.flow_key or key.flow_key,
+            "step_id": place.step_id,
+            "visit": place.visit,
+            "attempt": place.attempt,
+        }
     ).path
     try:
         data = ctx.evidence.read_key(f"{where}/envelope.json")

@@ -67,7 +67,7 @@ class RunFolder:
 
     def attempt(self, key: AttemptKey) -> Path:
         """Return the private folder of an attempt."""
-        return self.private / f"{key.step_id}.{key.visit}.{key.attempt}"
+        return self.private / f"{key.flow_key}.{key.step_id}.{key.visit}.{key.attempt}"
 
     def held(self) -> Held | None:
         """Return the note of who holds the run; None if there is none that can be read."""

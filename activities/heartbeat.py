@@ -16,9 +16,8 @@ class Beat:
         self.detail = ""
 
     def say(self, detail: str) -> None:
-        """Send ``detail`` now and with every heartbeat from here on."""
+        """Send ``detail`` with every heartbeat from here on."""
         self.detail = detail
-        activity.heartbeat(detail)
 
 
 @asynccontextmanager
@@ -33,6 +32,7 @@ async def beating(every_s: float) -> AsyncIterator[Beat]:
 
 
 async def _tick(beat: Beat, every_s: float) -> None:
+    # The first one is not at once: most phases end before it is due, and none is lost sooner for it.
     while True:
-        activity.heartbeat(beat.detail)
         await asyncio.sleep(every_s)
+        activity.heartbeat(beat.detail)

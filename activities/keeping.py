@@ -55,7 +55,7 @@ def intent_key(key: AttemptKey) -> str:
 
 def visit_name(key: AttemptKey) -> str:
     """Return the visit as commits name it."""
-    return f"{key.step_id}#{key.visit}"
+    return f"{key.flow_key}/{key.step_id}#{key.visit}"
 
 
 async def keep_tree(ctx: WorkerContext, opened: OpenRun, key: AttemptKey) -> Kept:
@@ -63,9 +63,10 @@ async def keep_tree(ctx: WorkerContext, opened: OpenRun, key: AttemptKey) -> Kep
     repository = opened.repository
     measured = await repository.tree_id()
     before = await repository.tree_of(opened.head)
-    if measured.tree == before and measured.head == opened.head:
-        return Kept(before, FileChanges())
     record = await ctx.check_lease(key.run_id, opened.held.lease)
+    if measured.tree == before and measured.head == opened.head:
+        await stand_at_commit(ctx, opened, record)
+        return Kept(before, FileChanges())
     number, savepoint = await _take(opened, record.savepoints + 1)
     ctx.crash_at("work.savepoint")
     base = repository.base
@@ -78,6 +79,18 @@ async def keep_tree(ctx: WorkerContext, opened: OpenRun, key: AttemptKey) -> Kep
 
     await remember(ctx, key.run_id, opened.held.lease, newest)
     return Kept(savepoint.tree, await repository.changes(before, savepoint.tree), savepoint)
+
+
+async def stand_at_commit(ctx: WorkerContext, opened: OpenRun, record: RunRecord) -> None:
+    """Let a clone that is made again be the last commit's: what an earlier attempt left has been undone, or given up."""
+    newest, branch_ref = record.newest, opened.repository.branch_ref
+    if newest is None or newest.ref == branch_ref:
+        return
+    tree = await opened.repository.tree_of(opened.head)
+    # A savepoint's bundle has the branch too.
+    at_commit = Savepoint(ref=branch_ref, commit=opened.head, tree=tree, bundle=newest.bundle)
+    lease = opened.held.lease
+    await remember(ctx, record.run_id, lease, lambda known: known.model_copy(update={"newest": at_commit}))
 
 
 async def complete(

@@ -19,7 +19,7 @@ from schemas.calls import (
     RecordOut,
     WorkResult,
 )
-from schemas.common import ArtifactRef
+from schemas.common import ArtifactRef, Usage
 from schemas.flow import StepSpec
 from schemas.handoff import HandoffDraft, PartialHandoff
 from schemas.receipt import (
@@ -81,7 +81,7 @@ def _receipt(
     call: RecordIn, step: StepSpec | None, done: WorkResult | None, envelope: ArtifactRef
 ) -> StepReceipt:
     key, work, facts = call.key, call.work, call.facts
-    usage = facts.usage
+    usage = _own_usage(call)
     earlier = [
         attempt
         for attempt in (call.work_attempt, call.measure_attempt, call.finalize_attempt)
@@ -146,6 +146,26 @@ def _receipt(
         git=git,
         previous_sha256=call.previous_sha256,
     )
+
+
+def _own_usage(call: RecordIn) -> Usage:
+    """Return what the attempt itself used: a phase that it took over is counted where it was done, and only there."""
+    used, attempt = call.facts.usage, call.key.attempt
+    taken_over = [
+        part.usage
+        for part, done_in in ((call.work, call.work_attempt), (call.finalize, call.finalize_attempt))
+        if part is not None and done_in is not None and done_in < attempt
+    ]
+    for usage in taken_over:
+        cost = used.cost_usd
+        used = Usage(
+            prompt=used.prompt - usage.prompt,
+            completion=used.completion - usage.completion,
+            cache_read=used.cache_read - usage.cache_read,
+            cache_write=used.cache_write - usage.cache_write,
+            cost_usd=None if cost is None else cost - (usage.cost_usd or 0.0),
+        )
+    return used
 
 
 def _gates(call: RecordIn, step: StepSpec | None) -> list[GateReceipt]:

@@ -83,7 +83,7 @@ async def complete_or_keep(
         there = not rebuilt or await opened.repository.find_commit(visit_name(key), key.attempt) is not None
         if there:
             return replace(found, work=await complete(ctx, opened, key, found.intent, step, None))
-    trace = await asyncio.to_thread(read_trace, ctx.folder(key.run_id), key)
+    trace = await asyncio.to_thread(read_trace, ctx.folder(key.run_id), key) or _trace_of(found.intent)
     recovered = await asyncio.to_thread(AttemptLog.recover, ctx.evidence, ctx.spool, key, now)
     if recovered is None and trace is None and found.handoff is None and not rebuilt:
         # It never began here, so there is nothing that an earlier partial does not say better.
@@ -96,7 +96,7 @@ async def complete_or_keep(
         kept = await _of_rebuilt(opened, record.newest)
     else:
         kept = await keep_tree(ctx, opened, key)
-    totals = recovered.totals if recovered else AttemptTotals()
+    totals = recovered.totals if recovered else _totals_of(found.intent)
     out = _lost_work(opened, lost, found.handoff, kept, trace, totals)
     return await _store(ctx, lost, found, kept, out, totals)
 
@@ -198,6 +198,29 @@ async def _store(
         # comes too late: the next attempt goes on from what this worker has.
         _log.warning("a late result of %s is not used", key.path)
     return replace(found, partial=partial, partial_work=out)
+
+
+def _trace_of(intent: WorkIntent | None) -> Trace | None:
+    """Return what a finished turn, whose commit is on a disk that is gone, said of its session."""
+    if intent is None:
+        return None
+    out = intent.out
+    return Trace(
+        transport=out.transport,
+        provider=out.provider,
+        model=out.model,
+        session_id=out.session.session_id if out.session else None,
+        session_mode=out.session_mode,
+    )
+
+
+def _totals_of(intent: WorkIntent | None) -> AttemptTotals:
+    if intent is None:
+        return AttemptTotals()
+    out = intent.out
+    return AttemptTotals(
+        tool_calls=out.tool_calls, blocked=out.tools_blocked, tools=tuple(out.tools), usage=out.usage
+    )
 
 
 def _how(failure: str) -> tuple[Ended, PartialReason]:

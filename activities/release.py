@@ -51,6 +51,7 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
         await asyncio.to_thread(folder.drop_private)
         released = held.model_copy(update={"released_at": held.released_at or now()})
         await asyncio.to_thread(folder.hold, released)
+    ctx.crash_at("release.done")
     return ReleaseOut(git=git)
 
 

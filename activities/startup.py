@@ -68,7 +68,7 @@ async def sweep_forever(ctx: WorkerContext) -> None:
 async def _end_orphans(ctx: WorkerContext, folder: RunFolder) -> None:
     # What this process itself has started for the run since then is no orphan.
     if not ctx.sessions.holds(folder.run_id):
-        await end_leftovers(folder.run_id, _GRACE_S)
+        await end_leftovers(folder.run_id, _GRACE_S, home=folder.path)
 
 
 async def _sweep_one(ctx: WorkerContext, folder: RunFolder) -> bool:
@@ -77,7 +77,7 @@ async def _sweep_one(ctx: WorkerContext, folder: RunFolder) -> bool:
     if standing == "gone":
         ctx.open_runs.pop(folder.run_id, None)
         await ctx.sessions.close_run(folder.run_id)
-        await end_leftovers(folder.run_id, _GRACE_S)
+        await end_leftovers(folder.run_id, _GRACE_S, home=folder.path)
         await asyncio.to_thread(folder.drop)
         await asyncio.to_thread(shutil.rmtree, ctx.spool / folder.run_id, ignore_errors=True)
         return True

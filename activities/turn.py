@@ -20,11 +20,15 @@ from transports.port import WorkOutcome, WorkRequest
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a turn: seconds of work and of silence, and the budget; ``grace_s`` is the time to stop by itself."""
+    """What ends a turn: seconds of work and of silence, and the budget.
+
+    ``grace_s`` is the time an agent has to stop by itself, ``drain_s`` that while its worker is shut down.
+    """
 
     work_s: float
     no_output_s: float
     grace_s: float
+    drain_s: float
     tokens: int | None = None
     usd: float | None = None
     seconds: float | None = None
@@ -88,7 +92,8 @@ async def run_turn(
         if turn.done():
             return _by_itself(turn)
         assert order is not None  # noqa: S101 - the loop ends with one or the other
-        report = await sessions.interrupt(held, turn, limits.grace_s)
+        grace_s = min(limits.grace_s, limits.drain_s) if order == "worker_shutdown" else limits.grace_s
+        report = await sessions.interrupt(held, turn, grace_s)
         return TurnEnd(of_order(order), method=report.method)
     finally:
         stopped.cancel()

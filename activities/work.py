@@ -22,6 +22,7 @@ from activities.keeping import (
     intent_key,
     keep_tree,
     save_work,
+    stand_at_commit,
     write_partial,
 )
 from activities.opening import is_read_only, open_session, session_spec
@@ -71,7 +72,7 @@ async def work(ctx: WorkerContext, call: WorkIn) -> WorkOut:
 
 async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> WorkOut:
     key = call.key
-    await ctx.check_lease(key.run_id, call.lease)
+    record = await ctx.check_lease(key.run_id, call.lease)
     if call.journal:
         await asyncio.to_thread(ctx.journal.flush, key.run_id, call.journal)
     stored = await asyncio.to_thread(ctx.results.load, key, WorkResult)
@@ -85,11 +86,13 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
     intent = await asyncio.to_thread(ctx.evidence.get_model, intent_key(key), WorkIntent)
     if intent is not None:
         return await complete(ctx, opened, key, intent, step, None)
-    attempt = _Attempt(call, bundle, step, opened, _limits(call, bundle, step))
+    attempt = _Attempt(call, bundle, step, opened, _limits(ctx, call, bundle, step))
     try:
-        if key.attempt == 1 and not opened.settled:
-            # Another visit was left unfinished; its savepoint has what it did.
-            await settle(opened)
+        if key.attempt == 1:
+            # Another visit may have been left unfinished; its savepoint has what it did.
+            await stand_at_commit(ctx, opened, record)
+            if not opened.settled:
+                await settle(opened)
         opened.settled = False
         async with _slot(ctx, beat, stop):
             attempt.begun = time.monotonic()
@@ -173,6 +176,8 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
 async def _finished(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkOut:
     """Commit what a finished attempt changed, and store its result; a step that must change nothing is checked."""
     key, opened = attempt.call.key, attempt.opened
+    # A turn may take an hour, and the run may be another worker's by now.
+    await ctx.check_lease(key.run_id, opened.held.lease)
     repository = opened.repository
     measured = await repository.tree_id()
     before = await repository.tree_of(opened.head)
@@ -293,12 +298,14 @@ def _trace(attempt: _Attempt, held: HeldSession) -> Trace:
     )
 
 
-def _limits(call: WorkIn, bundle: Bundle, step: StepSpec) -> Limits:
+def _limits(ctx: WorkerContext, call: WorkIn, bundle: Bundle, step: StepSpec) -> Limits:
     budget = call.budget
     return Limits(
         work_s=seconds(bundle.spec, step, "work"),
         no_output_s=seconds(bundle.spec, step, "no_output"),
         grace_s=step.interrupt.grace_s,
+        # What the agent leaves must still be kept, and told, before the worker's own time is over.
+        drain_s=ctx.settings.drain_s / 2,
         tokens=budget.tokens if budget else None,
         usd=budget.usd if budget else None,
         seconds=budget.seconds if budget else None,

@@ -7,12 +7,14 @@ import json
 import logging
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.worker import Replayer
 
 from cli.session import say
@@ -25,6 +27,9 @@ from workflows.unknown import UnknownType
 
 NON_DETERMINISM: Final = 1
 OTHER_FAILURE: Final = 3
+_MAKE: Final = (
+    "make one with: temporal workflow show -w ID -o json > history.json (in the UI: Download, Encoded)"
+)
 _CORE_MESSAGE: Final = re.compile(r'message: "(\[TMPRL\d+\] )?(.*?)", source:', re.DOTALL)
 
 
@@ -85,10 +90,12 @@ def load_history(path: Path) -> WorkflowHistory:
     try:
         loaded = WorkflowHistory.from_json(_workflow_id(text) or path.stem, text)
     except Exception as error:  # noqa: BLE001 - the parser's errors have no common type
-        mend = "make one with: temporal workflow show -w ID -o json > history.json (in the UI: Download, Encoded)"
-        raise BadInput("E_HISTORY", f"{path} is no workflow history: {error}", mend=mend) from None
+        raise BadInput("E_HISTORY", f"{path} is no workflow history: {error}", mend=_MAKE) from None
     if not loaded.events:
         raise BadInput("E_HISTORY", f"{path} holds no events", mend="was the output cut?")
+    if not loaded.events[0].HasField("workflow_execution_started_event_attributes"):
+        # a replay would wait for it for ever
+        raise BadInput("E_HISTORY", f"{path} does not begin with the start of a workflow", mend=_MAKE)
     return loaded
 
 
@@ -105,11 +112,18 @@ async def replay_history(history: WorkflowHistory) -> Report:
     return report
 
 
+@cache
+def _silent_runtime() -> Runtime:
+    """Return a runtime whose core does not log: it would do so on stdout, and the report says it better."""
+    return Runtime(telemetry=TelemetryConfig(logging=None))
+
+
 async def _replay(history: WorkflowHistory) -> Exception | None:
     replayer = Replayer(
         workflows=[Flow, UnknownType],
         data_converter=build_data_converter(),
         workflow_runner=build_runner(replay=True),
+        runtime=_silent_runtime(),
     )
     result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     return result.replay_failure

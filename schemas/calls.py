@@ -73,8 +73,12 @@ class AttemptKey(Durable):
 
 
 class StepPlace(Durable):
-    """Where an envelope is: one attempt of an earlier step, and the digest of the envelope's bytes."""
+    """Where an envelope is: one attempt of an earlier step, and the digest of the envelope's bytes.
 
+    ``flow_key`` is that of an earlier flow of a chain; empty: the flow that runs.
+    """
+
+    flow_key: str = ""
     step_id: str
     visit: int
     attempt: int

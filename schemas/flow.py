@@ -10,6 +10,7 @@ from schemas.common import Budget, Closed, StepId, Verification
 
 Operator = Literal["equals", "not_equals", "in", "not_in", "contains"]
 Scalar = str | int | float | bool
+GateParser = Literal["exit_code", "junit", "coverage"]
 OnExhausted = Literal["escalate", "advance", "terminate"]
 Seconds = Annotated[int, Field(gt=0)]
 
@@ -103,7 +104,7 @@ class Gate(Closed):
     name: StepId
     argv: list[str] = Field(min_length=1)
     timeout: Seconds | None = None
-    parse: Literal["exit_code", "junit", "coverage"] = "exit_code"
+    parse: GateParser = "exit_code"
     required: bool = True
     before: bool = True
 

@@ -82,7 +82,11 @@ class StopRecord(Durable):
 
 
 class StepReceipt(Durable):
-    """The evidence of one attempt. ``previous_sha256`` chains it to the receipt before it."""
+    """The evidence of one attempt. ``previous_sha256`` chains it to the receipt before it.
+
+    Phases that an earlier attempt of the visit finished (the first of them: ``from_attempt``) are shown as they were;
+    their tokens and cost are counted there, so that those of all receipts add up to the run's.
+    """
 
     schema_version: Literal["1"] = "1"
     step_id: str

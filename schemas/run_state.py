@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from schemas.calls import AcquireOut, AttemptKey, ResolveOut, StepPlace
-from schemas.common import Durable, Outcome, Phase, Usage, UtcTime
+from schemas.common import ArtifactRef, Durable, Outcome, Phase, Usage, UtcTime
 from schemas.events import RunEvent
+from schemas.flow import GateParser
 from schemas.receipt import GENESIS
 from schemas.routing import RoutingState
 from schemas.run import DecisionSummary, FlowInput, StepSummary
@@ -22,12 +23,27 @@ State = Literal["running", "waiting", "stopping", "done"]
 
 
 class GateSeen(Durable):
-    """The newest measurement of one required gate: on which tree, with which result."""
+    """The newest measurement of one required gate: on which tree, with which result.
+
+    ``step_id`` is ``<flow>:<step>`` for a gate of an earlier flow of the chain.
+    """
 
     step_id: str
     gate: str
     tree: str
     passed: bool
+
+
+class OwedGate(Durable):
+    """A required gate of an earlier flow of the chain: it must hold for the final tree too. ``limit_s``: seconds."""
+
+    flow_key: str
+    bundle: ArtifactRef
+    step_id: str
+    gate: str
+    argv: list[str]
+    parse: GateParser = "exit_code"
+    limit_s: int
 
 
 class ReceiptPlace(Durable):
@@ -87,6 +103,8 @@ class RunState(Durable):
     receipts_total: int = 0
     head: str = GENESIS
     gates_seen: list[GateSeen] = []
+    owed: list[OwedGate] = []
+    final_visits: int = 0
     final_tree: str | None = None
     last_gates: AttemptKey | None = None
     usage: Usage = Usage()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -14,31 +16,32 @@ RUN_VARIABLE: Final = "STEPWISE_RUN"
 """The environment variable that marks each process of a run."""
 
 
-def leftovers(run_id: str) -> list[int]:
+def leftovers(run_id: str, *, home: Path | None = None) -> list[int]:
     """Return the pids of the processes that carry this run id, and of their descendants.
 
-    Never this process or one of its ancestors. A process that is not ours to read is not seen.
+    With ``home`` only those whose HOME is inside it: another worker on this machine may hold the run by now. Never
+    this process or one of its ancestors. A process that is not ours to read is not seen.
     """
-    return [process.pid for process in _find(run_id)]
+    return [process.pid for process in _find(run_id, home)]
 
 
-async def end_leftovers(run_id: str, grace_s: float) -> list[int]:
+async def end_leftovers(run_id: str, grace_s: float, *, home: Path | None = None) -> list[int]:
     """End the leftovers: SIGTERM, SIGKILL after ``grace_s`` seconds; return the pids that are still there.
 
-    Bounded by ``grace_s`` + 5 s. A process that starts meanwhile is found too.
+    Bounded by ``grace_s`` + 5 s. A process that starts meanwhile is found too. ``home`` is as for ``leftovers``.
     """
-    return await asyncio.to_thread(_end, run_id, grace_s)
+    return await asyncio.to_thread(_end, run_id, grace_s, home)
 
 
-def _end(run_id: str, grace_s: float) -> list[int]:
-    found = _find(run_id)
+def _end(run_id: str, grace_s: float, home: Path | None) -> list[int]:
+    found = _find(run_id, home)
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()
             process.resume()
     psutil.wait_procs(found, timeout=grace_s)
     for _ in range(int(KILL_LIMIT_S)):
-        found = list({*(process for process in found if _lives(process)), *_find(run_id)})
+        found = list({*(process for process in found if _lives(process)), *_find(run_id, home)})
         if not found:
             break
         for process in found:
@@ -48,15 +51,21 @@ def _end(run_id: str, grace_s: float) -> list[int]:
     return sorted(process.pid for process in found if _lives(process))
 
 
-def _find(run_id: str) -> list[psutil.Process]:
+def _find(run_id: str, home: Path | None) -> list[psutil.Process]:
     own = psutil.Process()
     spared = {own, *own.parents()}
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process not in spared and process.environ().get(RUN_VARIABLE) == run_id:
+            if process not in spared and _belongs(process.environ(), run_id, home):
                 found |= {process, *process.children(recursive=True)}
     return sorted((process for process in found - spared if _lives(process)), key=lambda each: each.pid)
+
+
+def _belongs(environment: Mapping[str, str], run_id: str, home: Path | None) -> bool:
+    if environment.get(RUN_VARIABLE) != run_id:
+        return False
+    return home is None or Path(environment.get("HOME", "/")).is_relative_to(home)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -1,4 +1,4 @@
-"""A run from its first step to its result: the loop over steps, the last measurement, chains, the end."""
+"""A run from its first step to its result: the loop over steps, chains, the end."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from schemas.calls import MEASURE, AttemptKey, MeasureIn, MeasureOut, RecordIn, ReleaseIn
-from schemas.common import FINAL_STEP, Outcome
+from schemas.calls import ReleaseIn
+from schemas.common import Outcome
 from schemas.errors import OWN_ERROR_TYPES, ErrorEnvelope
-from schemas.facts import StepFacts
 from schemas.routing import RoutingState
 from schemas.run import FlowResult
-from schemas.run_state import MAX_RECEIPTS, GateSeen, ReceiptPlace
-from workflows.facts import gates_line
-from workflows.phases import PhaseLost, Refused
-from workflows.routing import (
-    Measurement,
-    RequiredGate,
-    TerminalOutcome,
-    begin,
-    run_outcome,
-    transition,
-    verification,
-)
+from workflows.final import conclude, owe
+from workflows.phases import Refused
+from workflows.routing import begin, transition
 from workflows.run import Ended, Run
 from workflows.visit import Visit
 
@@ -37,7 +27,6 @@ async def _reset_not_supported(run: Run) -> ApplicationError:
 
 
 COMPLETED: tuple[Outcome, ...] = ("verified", "nothing_to_do", "stopped")
-MAX_FINAL_LOSSES = 5
 
 
 async def execute(run: Run) -> FlowResult:
@@ -89,7 +78,7 @@ async def _drive(run: Run) -> tuple[Outcome, str]:
         if outcome.decision == "terminate" or outcome.next_step_id is None:
             if outcome.terminal_outcome == "stopped":
                 raise Ended("stopped", outcome.explanation)
-            return await _conclude(run, outcome.terminal_outcome, outcome.explanation)
+            return await conclude(run, outcome.terminal_outcome, outcome.explanation)
         state.routing = transition(
             run.spec, run.routing, step, outcome, outcome.next_step_id, now=workflow.now()
         )
@@ -132,157 +121,11 @@ async def _continue_if_long(run: Run) -> None:
 # The end.
 
 
-async def _conclude(run: Run, terminal: TerminalOutcome | None, why: str) -> tuple[Outcome, str]:
-    """Return the outcome, measuring on the final tree what was not measured there."""
-    state, spec = run.state, run.spec
-    acquired = state.acquired
-    if acquired is None:
-        raise Ended("failed", "no workspace was acquired")
-    required = [
-        RequiredGate(step=step.id, gate=gate.name, argv=gate.argv, parse=gate.parse)
-        for step in spec.steps
-        if step.id in state.visits and step.id not in state.skipped
-        for gate in step.required_gates()
-    ]
-    base = [
-        Measurement(step=step, gate=one.fact.name, tree=acquired.base_tree, passed=one.fact.passed)
-        for step, gates in sorted(acquired.base_gates.items())
-        for one in gates
-        if one.fact.measured
-    ]
-    for _ in range(2):
-        seen = [
-            Measurement(step=one.step_id, gate=one.gate, tree=one.tree, passed=one.passed)
-            for one in state.gates_seen
-        ]
-        final_tree = state.final_tree or acquired.base_tree
-        found = run_outcome(
-            base_tree=acquired.base_tree,
-            final_tree=final_tree,
-            terminal_outcome=terminal,
-            required=required,
-            measurements=[*base, *seen],
-        )
-        if isinstance(found, str):
-            passed = {(one.step, one.gate): one.passed for one in (*base, *seen) if one.tree == final_tree}
-            failed = [gate.key for gate in required if passed.get((gate.step, gate.gate)) is False]
-            return found, _summary(run, found, why, failed)
-        await _measure_final(run, found)
-    return "unverified", "the gates change the tree they measure, so nothing holds for the final tree"
-
-
-def _summary(run: Run, outcome: Outcome, why: str, failed: list[str]) -> str:
-    match outcome:
-        case "verified":
-            return "every required gate passed on the final tree"
-        case "nothing_to_do":
-            return "the final tree is the base tree and no required gate failed"
-        case "unverified":
-            if failed:
-                return f"failed on the final tree: {', '.join(failed)}"
-            skipped = run.state.skipped
-            return f"skipped: {', '.join(skipped)}" if skipped else "no required gate was measured"
-        case _:
-            return why
-
-
-async def _measure_final(run: Run, names: list[str]) -> None:
-    """Measure gates once more on the final tree, as step ``_final`` with its own receipt."""
-    state = run.state
-    run.step, run.visit, run.iteration = None, 1, 1
-    started = workflow.now()
-    run.journal.add("step_started", step=FINAL_STEP, visit=1, gates=names)
-    measure = await _final_attempts(run, names)
-    run.check_ending()
-    trees = (measure.tree_before, measure.tree_after)
-    facts = StepFacts(
-        status=verification(
-            [one.fact for one in measure.gates], names, None, None, trees[0] is None or trees[0] != trees[1]
-        ),
-        gates=[one.fact for one in measure.gates],
-        tree=measure.tree_after,
-        changed_after_measure=trees[0] != trees[1],
-        elapsed_ms=measure.elapsed_ms,
-    )
-    for one in measure.gates:
-        step_id, _, gate = one.fact.name.partition("/")
-        run.journal.add("gate_measured", step=FINAL_STEP, gate=one.fact.name, passed=one.fact.passed)
-        if measure.tree_before is not None and trees[0] == trees[1]:
-            seen = GateSeen(step_id=step_id, gate=gate, tree=measure.tree_before, passed=one.fact.passed)
-            state.gates_seen = [*state.gates_seen, seen]
-    state.final_tree = measure.tree_before or state.final_tree
-    run.summarise(
-        FINAL_STEP, visits=1, attempts=run.attempt, status=facts.status, gates=gates_line(measure.gates)
-    )
-    run.journal.add("step_ended", step=FINAL_STEP, visit=1, status=facts.status)
-    if state.acquired is None or state.resolved is None:
-        return
-    call = RecordIn(
-        key=_final_key(run),
-        iteration=1,
-        lease=state.acquired.lease,
-        bundle=state.resolved.bundle,
-        branch=state.acquired.branch,
-        execution_status="succeeded",
-        facts=facts,
-        measure=measure,
-        measure_attempt=run.attempt,
-        started_at=started,
-        completed_at=workflow.now(),
-        previous_sha256=state.head,
-        journal=run.journal.batch(),
-    )
-    stored = await run.phases.record(call)
-    state.head = stored.receipt.sha256
-    place = ReceiptPlace(
-        step_id=FINAL_STEP, visit=1, attempt=run.attempt, sha256=state.head, uri=stored.receipt.uri
-    )
-    state.receipts = [*state.receipts, place][-MAX_RECEIPTS:]
-    state.receipts_total += 1
-
-
-async def _final_attempts(run: Run, names: list[str]) -> MeasureOut:
-    state = run.state
-    for attempt in range(1, MAX_FINAL_LOSSES + 1):
-        run.attempt = attempt
-        if state.acquired is None or state.resolved is None:
-            break
-        call = MeasureIn(
-            key=_final_key(run),
-            iteration=1,
-            lease=state.acquired.lease,
-            bundle=state.resolved.bundle,
-            workflow_id=state.workflow_id,
-            journal=run.journal.batch(),
-            gates=names,
-        )
-        run.show()
-        limit_s = sum(gate.timeout or 600 for step in run.spec.steps for gate in step.gates) + 60
-        try:
-            return await run.phases.pinned(MEASURE, call, "measure", limit_s, summary="final measurement")
-        except PhaseLost as lost:
-            run.check_ending()
-            state.acquired = await run.phases.recover(_final_key(run), "measure", lost.failure, attempt)
-            if state.acquired.finished_measure is not None:
-                return state.acquired.finished_measure
-    raise Ended("unverified", "the final measurement was lost again and again")
-
-
-def _final_key(run: Run) -> AttemptKey:
-    return AttemptKey(
-        run_id=run.state.run_id,
-        flow_key=run.state.flow_key,
-        step_id=FINAL_STEP,
-        visit=1,
-        attempt=run.attempt,
-    )
-
-
 async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope | None) -> FlowResult:
     """Chain on, or release the workspace and end the workflow with the status that fits the outcome."""
     state = run.state
     run.step = None
-    _chain_on(run, outcome, summary)
+    await _chain_on(run, outcome, summary)
     outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary
     run.journal.add("run_completed", outcome=outcome, summary=summary[:500])
     released = None
@@ -332,7 +175,7 @@ async def _settle(run: Run, outcome: Outcome) -> None:
     await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
 
 
-def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
+async def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
     """Continue as new into the flow that follows, if one does."""
     state = run.state
     if state.resolved is None or outcome in ("stopped", "cancelled"):
@@ -340,6 +183,10 @@ def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
     follows = state.resolved.spec.on_complete if outcome in COMPLETED else state.resolved.spec.on_failure
     if follows is None or follows.flow in state.chain:
         return
+    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    if run.ending or run.was_reset:
+        return
+    owe(run)
     if outcome not in COMPLETED:
         state.kept_outcome, state.kept_summary = state.kept_outcome or outcome, state.kept_summary or summary
     run.journal.add("run_completed", flow=state.flow_key, outcome=outcome, next_flow=follows.flow)
@@ -352,7 +199,6 @@ def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
     state.visits = {}
     state.steps = {}
     state.skipped = []
-    state.gates_seen = []
     state.last_gates = None
     state.routing = RoutingState(now=workflow.now(), loops={})
     state.continued += 1

@@ -117,14 +117,15 @@ def compose(step: StepSpec, carry: Carry) -> StepFacts:
 
 def stopped(work: WorkOut | None, carry: Carry) -> StepFacts:
     """Return the facts of an attempt that was stopped: PARTIAL, nothing measured."""
+    unfinished = work if carry.work is None else None
     return _within_bounds(
         StepFacts(
             status="PARTIAL",
             file_changes=work.changes if work else ChangeCounts(),
             tree=work.tree if work else None,
             tools=(work.tools if work else [])[:20],
-            elapsed_ms=work.elapsed_ms if work else carry.elapsed_ms(),
-            usage=work.usage if work else carry.usage(),
+            elapsed_ms=unfinished.elapsed_ms if unfinished else carry.elapsed_ms(),
+            usage=unfinished.usage if unfinished else carry.usage(),
             stop_reason=work.ended if work else None,
         )
     )

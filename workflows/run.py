@@ -233,7 +233,8 @@ class Run:
             )
         except TimeoutError:
             if until is None:
-                raise Ended("needs_human", f"nobody answered the wait for {kind} in time: {reason}") from None
+                why = f": {reason}" if reason else ""
+                raise Ended("needs_human", f"nobody answered the wait for {kind} in time{why}") from None
         finally:
             self.waiting = None
         self.check_ending()

@@ -85,7 +85,7 @@ def details(
                     _now(phase, iteration, waits=waiting is not None) if here else "",
                     "skipped" if step.id in state.skipped else seen.status or "",
                     str(seen.visits or ""),
-                    seen.gates,
+                    seen.gates or ("" if step.gates else "none"),
                 ]
             )
         )

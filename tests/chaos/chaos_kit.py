@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Literal, Self
 
 from conftest import Rig
 
+from cli.checks_server import polling
 from schemas.calls import AttemptKey
 from schemas.events import RunEvent
+from schemas.handoff import PartialHandoff
 from schemas.receipt import StepReceipt
 from schemas.run import FlowResult
 from system.processes import leftovers
@@ -43,12 +48,12 @@ steps:
   - id: choose
     agent: worker
     objective: Write the account, and say where to go.
+    approval: __APPROVAL__
     routing:
       kind: branch
       decided_by: agent
       when: [{field: status, operator: equals, value: BLOCKED, next: give_up}]
       default: finish
-__APPROVAL__
   - id: finish
     agent: worker
     policy: read-only
@@ -69,7 +74,7 @@ steps:
           - {do: tokens, prompt: 100, completion: 10}
           - {do: edit, path: made.txt, content: "made\\n"}
           - {do: run, argv: [__NOTE__, implement.1 begun]}
-          - {do: wait_for_file, path: __GO__}
+          - __MIDDLE__
           - {do: run, argv: [__NOTE__, implement.1 ended]}
           - {do: edit, path: notes.md, append: "first\\n"}
           - {do: tokens, prompt: 20, completion: 2}
@@ -98,11 +103,20 @@ import sys
 with open(__NOTES__, "a") as notes:
     notes.write(sys.argv[1] + "\\n")
 """
+# The gate that is number __HOLD__ says, counted from 0, does not end while that file is there.
 GATE: Final = """\
 import os, sys, time
 with open("half-written", "w") as file:
     file.write(sys.argv[1])
-while os.path.exists(__HOLD__):
+with open(__NOTES__, "a+") as notes:
+    notes.seek(0)
+    number = sum(line.startswith("gate") for line in notes)
+def held():
+    try:
+        return open(__HOLD__).read() == str(number)
+    except FileNotFoundError:
+        return False
+while held():
     open(__HELD__, "w").close()
     time.sleep(0.01)
 os.unlink("half-written")
@@ -137,82 +151,108 @@ PHASES: Final = {"work", "measure", "finalize", "route"}
 
 @dataclass
 class Counted:
-    """One run of the counting flow: ``go`` lets its first work go on, ``hold`` keeps its gates from ending."""
+    """One run of the counting flow: ``go`` lets its first work go on, ``hold`` keeps one of its gates from ending."""
 
     rig: Rig
     repo: Path
-    workflow_id: str = "counted"
     approval: str = "none"
-    notes: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        folder = self.rig.folder / f"counted-{self.workflow_id}"
-        folder.mkdir()
-        self.notes = folder / "notes"
-        self.go = folder / "go"
-        self.hold = folder / "hold"
-        self.held = folder / "held"
+        self.workflow_id = f"counted-{self.rig.task_queue}"
+        self.folder = self.rig.folder / "counted"
+        self.folder.mkdir()
+        self.go = self.folder / "go"
+        self.hold = self.folder / "hold"
+        self._held = self.folder / "held"
+        self._notes = self.folder / "notes"
+        places = {"__NOTES__": self._notes, "__HOLD__": self.hold, "__HELD__": self._held}
         for name, text in (("note", NOTE), ("gate", GATE)):
-            path = folder / name
-            for mark, place in (
-                ("__NOTES__", self.notes),
-                ("__HOLD__", self.hold),
-                ("__HELD__", self.held),
-            ):
-                text = text.replace(mark, repr(str(place)))
-            path.write_text(_PROGRAM + text)
-            path.chmod(0o755)
-        self._folder = folder
+            program = self.folder / name
+            program.write_text(_PROGRAM + _filled(text, {mark: repr(str(at)) for mark, at in places.items()}))
+            program.chmod(0o755)
 
-    def start(self, *, wait: bool = False, **changes: Any) -> None:
-        """Start the run; with ``wait``, its first work stops in the middle until ``go`` exists."""
-        if not wait:
+    def start(self, *, middle: Literal["goes on", "waits", "hangs"] = "goes on") -> None:
+        """Start the run; ``middle`` says what its first work does half-way."""
+        if middle == "goes on":
             self.go.touch()
-        approval = f"    approval: {self.approval}" if self.approval != "none" else ""
-        spec = FLOW.replace("__APPROVAL__", approval).replace("__GATE__", str(self._folder / "gate"))
-        scenario = SCENARIO.replace("__NOTE__", str(self._folder / "note")).replace("__GO__", str(self.go))
-        given = {
-            "spec": {"name": "counted.yaml", "text": spec, "files": {"agents/worker.md": PERSONA}},
-            "scenario": {"name": "counted.yaml", "text": scenario},
-            "repo": str(self.repo),
-            "task": "make it right",
-            "transport": "stub",
-        }
-        self.rig.start(self.workflow_id, {**given, **changes})
+        action = "{do: hang}" if middle == "hangs" else f"{{do: wait_for_file, path: {self.go}}}"
+        spec = _filled(FLOW, {"__APPROVAL__": self.approval, "__GATE__": str(self.folder / "gate")})
+        scenario = _filled(SCENARIO, {"__NOTE__": str(self.folder / "note"), "__MIDDLE__": action})
+        self.rig.start(
+            self.workflow_id,
+            {
+                "spec": {"name": "counted.yaml", "text": spec, "files": {"agents/worker.md": PERSONA}},
+                "scenario": {"name": "counted.yaml", "text": scenario},
+                "repo": str(self.repo),
+                "task": "make it right",
+                "transport": "stub",
+            },
+        )
+
+    def hold_gate(self, number: int) -> None:
+        """Keep the gate with this number, counted from 0, from ending."""
+        self.hold.write_text(str(number))
 
     def counts(self) -> Counter[str]:
         """Return how often each effect was seen."""
-        return Counter(self.notes.read_text().splitlines() if self.notes.exists() else [])
+        return Counter(self._notes.read_text().splitlines() if self._notes.exists() else [])
 
-    async def seen(self, note: str, *, within_s: float = 60.0) -> None:
-        """Return once an effect was seen."""
-        async with asyncio.timeout(within_s):
-            while self.counts()[note] == 0:
-                await asyncio.sleep(0.01)
+    async def begun(self, *, times: int = 1) -> None:
+        """Return once the first work has come half-way so many times."""
+        await happens(lambda: self.counts()["implement.1 begun"] >= times, self.rig)
 
-    async def holding(self, *, within_s: float = 60.0) -> None:
-        """Return once a gate is held."""
-        async with asyncio.timeout(within_s):
-            while not self.held.exists():
-                await asyncio.sleep(0.01)
+    async def holding(self) -> None:
+        """Return once the gate is held."""
+        await happens(self._held.exists, self.rig)
 
-    async def as_if_undisturbed(self, *, again: dict[str, int] | None = None) -> FlowResult:
+    async def waiting(self) -> None:
+        """Return once the run waits for a person."""
+        await self.rig.until(self.workflow_id, lambda status: status.get("waiting") is not None)
+
+    async def attempt_begun(self, attempt: int) -> None:
+        """Return once an attempt of the first visit has begun; its worker may be the only one that ever was."""
+        run_id = await self.rig.run_id(self.workflow_id)
+
+        def has_begun() -> bool:
+            events = [event.model_dump() for event in self.rig.journal(run_id)]
+            return any(event["kind"] == "phase_started" and event["attempt"] == attempt for event in events)
+
+        await happens(has_begun, self.rig)
+
+    def tell(self, name: str) -> None:
+        """Send the run a message that waits for a worker, if there is none."""
+        sent = self.rig.temporal("workflow", "signal", "--workflow-id", self.workflow_id, "--name", name)
+        assert sent.returncode == 0, sent.stderr
+
+    async def as_if_undisturbed(
+        self, *, again: Mapping[str, int] = MappingProxyType({}), tokens: int = 0
+    ) -> FlowResult:
         """Wait for the end and assert that nothing shows of what happened, but for the attempts it took.
 
-        ``again`` says which effects of an unfinished phase came again, and how often.
+        ``again`` says which effects of an unfinished phase came again, and how often; ``tokens`` what that took.
         """
         result = await self.rig.result(self.workflow_id)
-        journal = self.rig.journal(result.run_id)
+        receipts = self.rig.receipts(result.run_id)
         assert result.outcome == "verified", (result, self.rig.log()[-4000:])
-        routes = [(one.step_id, one.visit, one.decision, one.next_step_id) for one in result.decisions]
-        assert routes == ROUTES
-        assert self.counts() == Counter(UNDISTURBED) + Counter(again or {})
-        assert result.usage.total == TOKENS
+        assert [(one.step_id, one.visit, one.decision, one.next_step_id) for one in result.decisions] == ROUTES
+        assert self.counts() == Counter(UNDISTURBED) + Counter(again)
+        assert result.usage.total == TOKENS + tokens
+        assert sum(one.token_counts.total for one in receipts) == result.usage.total
         self.rig.check_evidence(result)
-        self._check_attempts(journal, self.rig.receipts(result.run_id))
+        self._check_attempts(self.rig.journal(result.run_id), receipts)
         self._check_result(result)
         assert leftovers(result.run_id) == []
         return result
+
+    def attempts(self, result: FlowResult, step: str = "implement", visit: int = 1) -> list[StepReceipt]:
+        """Return the receipts of one visit."""
+        found = [one for one in self.rig.receipts(result.run_id) if (one.step_id, one.visit) == (step, visit)]
+        return sorted(found, key=lambda one: one.attempt)
+
+    def partial(self, receipt: StepReceipt) -> PartialHandoff:
+        """Return what a stopped attempt left."""
+        assert receipt.handoff_partial is not None
+        return PartialHandoff.model_validate_json(self.rig.evidence.read(receipt.handoff_partial))
 
     def _check_attempts(self, journal: list[RunEvent], receipts: list[StepReceipt]) -> None:
         """Each attempt has its receipt and its envelope; each phase of a visit has finished exactly once."""
@@ -235,7 +275,6 @@ class Counted:
         assert {step for step, _, _ in kept} == {"implement", "choose", "finish", "_final"}
         for (step, visit, attempt), receipt in kept.items():
             last = max(number for one, two, number in kept if (one, two) == (step, visit))
-            assert attempt in range(1, last + 1)
             assert (receipt.execution_status == "succeeded") == (attempt == last), receipt
             path = AttemptKey.model_validate(receipt.model_dump()).path
             assert self.rig.evidence.blobs.exists(f"{path}/envelope.json")
@@ -243,7 +282,7 @@ class Counted:
     def _check_result(self, result: FlowResult) -> None:
         """The branch that people are told to fetch has every file as an undisturbed run leaves it."""
         assert result.git is not None
-        clone = self._folder / "fetched"
+        clone = self.folder / "fetched"
         git = ["git", "-C", str(clone)]
         subprocess.run(["git", "clone", "-q", str(self.repo), str(clone)], check=True, capture_output=True)
         fetch = result.git.fetch.split()
@@ -260,6 +299,99 @@ class Counted:
         assert log == ["counted/implement #1", "counted/implement #2", "counted/choose #1"]
 
 
-async def ended(process: subprocess.Popen[bytes], *, within_s: float = 60.0) -> int:
+class Link:
+    """A worker's way to the server, which can be cut while both live."""
+
+    def __init__(self, server: str) -> None:
+        self._host, _, self._port = server.rpartition(":")
+        self._listener: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+        self.address = ""
+
+    async def mend(self) -> None:
+        """Let connections be made, at the same address each time."""
+        port = int(self.address.rpartition(":")[2] or 0)
+        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", port)
+        self.address = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def cut(self) -> None:
+        """Break every connection, and refuse new ones."""
+        if self._listener is not None:
+            self._listener.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.mend()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.cut()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection(self._host, int(self._port))
+            try:
+                await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+            finally:
+                back.transport.abort()
+        finally:
+            writer.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def beside(rig: Rig, name: str) -> Rig:
+    """Return a second rig on the same server: its own queue, store and disks; its workers end with the first's."""
+    folder = rig.folder / name
+    folder.mkdir()
+    return replace(rig, folder=folder, task_queue=f"{rig.task_queue}-{name}")
+
+
+async def happens(what: Callable[[], Any], rig: Rig | None = None, *, within_s: float = 60.0) -> None:
+    """Return once ``what`` is true; fails with the workers' log when it does not become so."""
+    deadline = time.monotonic() + within_s
+    while not what():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not happen: {what}\n{rig.log()[-6000:] if rig else ''}")
+        await asyncio.sleep(0.01)
+
+
+async def serving(rig: Rig, disk: str) -> None:
+    """Return once the worker on a disk serves its own queue."""
+    worker_id = rig.folder / disk / "worker_id"
+    await happens(worker_id.exists, rig)
+    queue = f"stepwise-{worker_id.read_text().strip()}"
+    while not await polling(rig.client, rig.client.namespace, queue):
+        await asyncio.sleep(0.05)
+
+
+async def ended(process: subprocess.Popen[bytes], rig: Rig) -> int:
     """Return a worker's exit code once it has ended."""
-    return await asyncio.to_thread(process.wait, within_s)
+    await happens(lambda: process.poll() is not None, rig)
+    return process.wait()
+
+
+async def killed(process: subprocess.Popen[bytes], rig: Rig) -> None:
+    """Return once a worker has ended as ``kill -9`` ends it."""
+    assert await ended(process, rig) == -signal.SIGKILL
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text

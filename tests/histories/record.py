@@ -39,12 +39,19 @@ def write(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def write_history(path: Path, history: dict[str, Any]) -> None:
+    """Write a history with one event a line: as small as diffs allow."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(event, ensure_ascii=False) for event in history["events"])
+    path.write_text(f'{{"events": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
 async def _record(rig: Rig, case: Case, folder: Path) -> None:
     result = await perform(rig, case, folder / case.name)
     rig.check_evidence(result)
     shown = rig.temporal("workflow", "show", "--workflow-id", case.name, "--output", "json")
     path = golden("histories", case.name)
-    write(path, scrubbed_history(json.loads(shown.stdout), folder=str(folder)))
+    write_history(path, scrubbed_history(json.loads(shown.stdout), folder=str(folder)))
     report = await replay_history(load_history(path))
     assert report.failure is None, f"{case.name} does not replay: {report.failure}"
     write(golden("decisions", case.name), scrubbed_decisions(report.decisions))
@@ -58,7 +65,7 @@ def _write_broken() -> None:
         scheduled = event.get("activityTaskScheduledEventAttributes", {})
         if scheduled.get("activityType", {}).get("name") == RENAMED[0]:
             scheduled["activityType"]["name"] = RENAMED[1]
-    write(DATA / "broken.json", history)
+    write_history(DATA / "broken.json", history)
 
 
 async def _record_all(server: DevServer, folder: Path) -> None:

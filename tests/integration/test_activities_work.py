@@ -75,7 +75,7 @@ async def test_the_commit_is_the_engines_own_and_names_its_attempt(tmp_path: Pat
 
     assert shown.splitlines()[0] == "Stepwise <stepwise@localhost>"
     assert f"Stepwise-Run: {RUN}" in shown
-    assert "Stepwise-Visit: implement#1" in shown
+    assert "Stepwise-Visit: small/implement#1" in shown
     assert "Stepwise-Attempt: 1" in shown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from schemas.events import RunEvent
 from schemas.handoff import PartialHandoff
 from schemas.run import FlowResult
 
-READ_ONLY = {"policy": "read-only", "agent": "reviewer"}
+READ_ONLY: dict[str, Any] = {"policy": "read-only", "agent": "reviewer"}
 TWO_STEPS = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
 
 
@@ -149,7 +149,9 @@ async def test_a_pause_holds_at_the_next_phase_and_says_why(desk: Rig, repo: Pat
     assert (await update(desk, "pause-why", "pause"))["verdict"] == "already"
     run_id = status["run_id"]
     assert kinds(desk, run_id)[-1] == "waiting", "the journal is stored before the wait"
-    assert (await update(desk, "pause-why", "resume", {"note": "Be quick.", "by": "bob"}))["verdict"] == "accepted"
+    assert (await update(desk, "pause-why", "resume", {"note": "Be quick.", "by": "bob"}))[
+        "verdict"
+    ] == "accepted"
     result = await ended(desk, "pause-why", "verified")
     messages = said(desk, result.run_id, "human_message")
     assert [(one["name"], one["verdict"], one.get("by")) for one in messages] == [
@@ -284,8 +286,9 @@ async def test_goto_needs_a_step_there_is_and_nothing_else_takes_one(desk: Rig, 
     assert "transport 'clod' is not offered; offered: stub" in await refused(
         desk, "orders-2", "resume", {"transport": "clod"}
     )
-    assert "approve is not legal while the run is waiting for human; legal now: resume, abort" in await refused(
-        desk, "orders-2", "approve"
+    assert (
+        "approve is not legal while the run is waiting for human; legal now: resume, abort"
+        in await refused(desk, "orders-2", "approve")
     )
     await update(desk, "orders-2", "resume", {"action": "goto", "step": "end", "by": "ann"})
     result = await ended(desk, "orders-2", "unverified")
@@ -394,15 +397,16 @@ async def test_a_rejected_result_is_done_again_with_the_reason(desk: Rig, repo: 
     )
 
 
+def is_asked(attempt: int) -> Callable[[dict[str, Any]], bool]:
+    """Return what holds while an attempt waits for approval."""
+    return lambda now: now["attempt"] == attempt and (now["waiting"] or {}).get("kind") == "approval"
+
+
 async def test_the_sixth_rejection_is_a_humans_to_settle(desk: Rig, repo: Path) -> None:
     spec = flow(step("only", linear("end"), approval="after"), step("end", **READ_ONLY))
     start(desk, "rejected", repo, spec, script(only=turn()))
     for number in range(1, 7):
-        await desk.until(
-            "rejected",
-            lambda now, attempt=number: now["attempt"] == attempt
-            and (now["waiting"] or {}).get("kind") == "approval",
-        )
+        await desk.until("rejected", is_asked(number))
         await update(desk, "rejected", "reject", {"reason": f"no {number}"})
     status = await waiting(desk, "rejected", "human")
     assert status["waiting"]["reason"] == "rejected 6 times"
@@ -430,7 +434,9 @@ async def test_a_plan_is_sent_back_and_then_carried_out(desk: Rig, demo_repo: Pa
 # The end, by people.
 
 
-async def test_abort_ends_an_agent_at_work_and_keeps_what_it_did(desk: Rig, repo: Path, tmp_path: Path) -> None:
+async def test_abort_ends_an_agent_at_work_and_keeps_what_it_did(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
     pid_file = tmp_path / "pid"
     sleep = {"do": "run", "argv": ["sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"], "timeout": 1000}
     start(desk, "abort", repo, TWO_STEPS, script(only=turn(write("half", "x"), sleep, OK)))
@@ -558,7 +564,7 @@ async def test_a_terminated_workflow_loses_its_agent_and_the_partial_is_stored(
 async def test_a_reset_is_refused_with_the_way_out(
     desk: Rig, repo: Path, tmp_path: Path, when: str, to: str
 ) -> None:
-    name = f"reset-{to}-{when.split()[-1]}"
+    name = f"reset-{to}-{when.rsplit(maxsplit=1)[-1]}"
     if when == "waiting":
         start(desk, name, repo, approved("after"), script(only=turn(OK)))
         status = await waiting(desk, name, "approval")

@@ -39,7 +39,7 @@ STATUS = {
     "stopped": WorkflowExecutionStatus.COMPLETED,
     "cancelled": WorkflowExecutionStatus.CANCELED,
 }
-READ_ONLY = {"policy": "read-only", "agent": "reviewer"}
+READ_ONLY: dict[str, Any] = {"policy": "read-only", "agent": "reviewer"}
 
 
 @pytest.fixture(scope="module")
@@ -453,7 +453,9 @@ async def test_a_rate_limit_can_be_tried_before_its_time(desk: Rig, repo: Path) 
     assert (await ended(desk, "rate-now")).outcome == "verified"
 
 
-async def test_a_question_waits_and_a_retry_tells_the_next_attempt_what_was_said(desk: Rig, repo: Path) -> None:
+async def test_a_question_waits_and_a_retry_tells_the_next_attempt_what_was_said(
+    desk: Rig, repo: Path
+) -> None:
     ask = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
     spec = flow(step("only", linear("end")), step("end", **READ_ONLY))
     start(desk, "question", repo, spec, script(only=turn(ask)))
@@ -618,7 +620,7 @@ async def test_the_work_of_a_finished_step_is_stored_with_its_commit(desk: Rig, 
     assert receipt.git.commit_after == result.git.head
     trailers = git(result.git.workspace, "log", "-1", "--format=%(trailers:only)")
     assert f"Stepwise-Run: {result.run_id}" in trailers
-    assert "Stepwise-Visit: only#1" in trailers
+    assert "Stepwise-Visit: small/only#1" in trailers
     stored = Results(desk.evidence).load(key_of(receipt), WorkResult)
     assert stored is not None
     assert desk.evidence.read(stored.outputs["ok"]) == b"yes\n"

@@ -17,7 +17,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from workflows.messages import MESSAGES
 
-READ_ONLY = {"policy": "read-only", "agent": "reviewer"}
+READ_ONLY: dict[str, Any] = {"policy": "read-only", "agent": "reviewer"}
 TWO_STEPS = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
 
 
@@ -50,7 +50,11 @@ def metadata(rig: Rig, name: str) -> dict[str, Any]:
 def until(rig: Rig, name: str, kind: str) -> dict[str, Any]:
     """Ask with the CLI until a run waits for ``kind``."""
     status: dict[str, Any] = eventually(
-        lambda: (found := answer(rig, name, "status")) and (found.get("waiting") or {}).get("kind") == kind and found
+        lambda: (
+            (found := answer(rig, name, "status"))
+            and (found.get("waiting") or {}).get("kind") == kind
+            and found
+        )
     )
     return status
 
@@ -189,7 +193,9 @@ def test_a_run_is_paused_and_resumed_by_updates_that_answer(desk: Rig, repo: Pat
     [
         (
             "approval",
-            flow(step("only", linear("end"), approval="after", gates=[gate("there")]), step("end", **READ_ONLY)),
+            flow(
+                step("only", linear("end"), approval="after", gates=[gate("there")]), step("end", **READ_ONLY)
+            ),
             script(only=turn(OK)),
         ),
         ("rate_limit", TWO_STEPS, script(only=turn({"do": "rate_limit", "seconds": 3_600}, OK))),
@@ -251,7 +257,9 @@ def test_a_failed_run_shows_outcome_and_reason(desk: Rig, repo: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_starting_an_id_that_runs_is_refused_where_that_is_asked_for(desk: Rig, paused: str, repo: Path) -> None:
+def test_starting_an_id_that_runs_is_refused_where_that_is_asked_for(
+    desk: Rig, paused: str, repo: Path
+) -> None:
     done = desk.temporal(
         *("workflow", "start", "--type", "Flow", "--task-queue", desk.task_queue, "--workflow-id", paused),
         *("--fail-existing", "--input", json.dumps({"flow": "fix", "repo": str(repo), "task": "t"})),

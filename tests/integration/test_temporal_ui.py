@@ -202,8 +202,8 @@ async def test_a_run_is_started_steered_read_and_replayed_from_the_temporal_ui(
     assert await ui.details() == {
         "step": ["now", "status", "visits", "gates"],
         "implement": ["", "VERIFIED", "2", "tests ✓"],
-        "review": ["", "UNVERIFIED", "1", ""],
-        "finish": ["", "UNVERIFIED", "1", ""],
+        "review": ["", "UNVERIFIED", "1", "none"],
+        "finish": ["", "UNVERIFIED", "1", "none"],
     }
     await expect(now.get_by_text("Last decision: finish #1 terminate")).to_be_visible()
 

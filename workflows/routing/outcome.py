@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from schemas.common import Durable
+from schemas.flow import GateParser
 
 RunOutcome = Literal["verified", "nothing_to_do", "unverified", "blocked", "stopped", "failed"]
 TerminalOutcome = Literal["blocked", "stopped", "exhausted"]
@@ -17,7 +18,7 @@ class RequiredGate(Durable):
     step: str
     gate: str
     argv: list[str]
-    parse: Literal["exit_code", "junit", "coverage"] = "exit_code"
+    parse: GateParser = "exit_code"
 
     @property
     def key(self) -> str:

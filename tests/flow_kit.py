@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Rig
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
@@ -93,13 +94,11 @@ def make_repository(path: Path, files: Mapping[str, str] | None = None) -> Path:
 
 async def failure(rig: Rig, workflow_id: str) -> ApplicationError:
     """Return the error a run failed with; a run that ended otherwise fails the test."""
-    try:
-        result = await rig.client.get_workflow_handle(workflow_id).result()
-    except WorkflowFailureError as error:
-        assert isinstance(error.cause, ApplicationError), repr(error.cause)
-        return error.cause
-    message = f"{workflow_id} did not fail: {result}"
-    raise AssertionError(message)
+    with pytest.raises(WorkflowFailureError) as raised:
+        await rig.client.get_workflow_handle(workflow_id).result()
+    cause = raised.value.cause
+    assert isinstance(cause, ApplicationError), repr(cause)
+    return cause
 
 
 async def event_types(rig: Rig, workflow_id: str, run_id: str | None = None) -> list[str]:

@@ -1,0 +1,113 @@
+"""What people see of a run in the Temporal UI and from the Temporal CLI."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schemas.flow import FlowSpec
+from schemas.run import DecisionSummary, FlowInput, StepSummary
+from schemas.run_state import LastRefused, RunState, Waiting
+from workflows.view import details, next_command
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+GATE = {"name": "tests", "argv": ["true"]}
+SPEC = FlowSpec.model_validate(
+    {
+        "id": "fix",
+        "version": 1,
+        "title": "Fix",
+        "steps": [
+            {"id": "mend", "agent": "a", "objective": "o", "gates": [GATE], "routing": {"kind": "terminal"}},
+            {"id": "end", "agent": "a", "objective": "o", "routing": {"kind": "terminal"}},
+        ],
+    }
+)
+
+
+def state(**more: Any) -> RunState:
+    flow_input = FlowInput(flow="fix", task="t", repo="/r")
+    fields = {"run_id": "r-1", "workflow_id": "r", "input": flow_input, "started_at": NOW, "flow_key": "fix"}
+    return RunState(**{**fields, **more})
+
+
+def shown(of: RunState, **more: Any) -> str:
+    place: dict[str, Any] = {"step_id": None, "phase": None, "iteration": 1, "run": "running"}
+    return details(of, SPEC, **{**place, "waiting": None, "outcome": None, **more})
+
+
+def row(text: str, step: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {step}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def waiting(kind: Any, **more: Any) -> Waiting:
+    return Waiting(kind=kind, since=NOW, **more)
+
+
+def test_the_table_has_a_row_per_step_and_says_which_have_no_gates() -> None:
+    steps = {"mend": StepSummary(step_id="mend", status="VERIFIED", visits=2, gates="tests ✓")}
+    text = shown(state(steps=steps), step_id="mend", phase="work", iteration=2)
+    assert row(text, "mend") == ["mend", "work (iteration 2)", "VERIFIED", "2", "tests ✓"]
+    assert row(text, "end") == ["end", "", "", "", "none"]
+
+
+def test_no_cell_can_break_the_table() -> None:
+    text = shown(state(steps={"mend": StepSummary(step_id="mend", visits=1, gates="a|b\nc")}))
+    assert "a\\|b c" in text
+    assert "\nc" not in text
+
+
+def test_a_skipped_step_is_said_to_be_skipped() -> None:
+    steps = {"mend": StepSummary(step_id="mend", status="UNVERIFIED", visits=1)}
+    assert row(shown(state(steps=steps, skipped=["mend"])), "mend")[2] == "skipped"
+
+
+def test_a_wait_is_named_with_its_reason_its_end_and_the_phase_it_follows() -> None:
+    wait = waiting("human", reason="no exit holds", deadline=NOW)
+    text = shown(state(), step_id="mend", phase="record", run="waiting", waiting=wait)
+    assert text.startswith(
+        "**waiting for a person**: no exit holds (until 2026-01-01 12:00 UTC) · flow `fix`"
+    )
+    assert row(text, "mend")[1] == "waits after record (iteration 1)"
+    assert row(shown(state(), step_id="mend", waiting=wait), "mend")[1] == "waits (iteration 1)"
+
+
+def test_a_pause_that_was_asked_for_shows_before_it_takes_hold() -> None:
+    text = shown(state(pause_reason=""))
+    assert text.startswith("**running**, will pause at the next phase boundary")
+    assert "--name resume" in text
+
+
+def test_the_newest_decision_and_the_newest_refusal_stand_below_the_table() -> None:
+    last = DecisionSummary(
+        step_id="mend", visit=1, iteration=1, decision="advance", next_step_id="end", explanation="It passed."
+    )
+    text = shown(
+        state(decisions=[last], last_refused=LastRefused(name="approve", reason="not now", legal=["abort"]))
+    )
+    assert "Last decision: mend #1 advance → end. It passed." in text
+    assert "Last refused: `approve`: not now. Legal now: abort." in text
+
+
+def test_the_end_shows_the_outcome_and_no_step_as_running() -> None:
+    text = shown(state(), step_id="mend", run="done", outcome="verified")
+    assert text.startswith("**verified** ·")
+    assert row(text, "mend")[1] == ""
+    assert "temporal workflow result --workflow-id r" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed"),
+    [
+        ("approval", "update execute --workflow-id r --name approve"),
+        ("pause", "signal --workflow-id r --name resume"),
+        ("rate_limit", "signal --workflow-id r --name resume"),
+        ("human", '--name resume --input \'{"action":"retry"}\''),
+        ("budget", '--name resume --input \'{"action":"retry"}\''),
+    ],
+)
+def test_the_next_command_answers_the_wait(kind: Any, typed: str) -> None:
+    assert typed in next_command(state(), waiting(kind), done=False)

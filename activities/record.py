@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 from activities.context import WorkerContext
 from activities.envelopes import compose_envelope, not_measured
 from activities.keeping import stored_ref
 from schemas.calls import (
+    AttemptKey,
+    FinalizeOut,
     FlushIn,
     FlushOut,
     GateRun,
+    MeasureOut,
     RecordIn,
     RecordOut,
     WorkResult,
@@ -33,6 +37,8 @@ from schemas.receipt import (
 )
 from store.evidence import JSON
 
+R = TypeVar("R", WorkResult, MeasureOut, FinalizeOut)
+
 
 def record(ctx: WorkerContext, call: RecordIn, step: StepSpec | None) -> RecordOut:
     """Write envelope, receipt and journal of one attempt. Blocks; raises StoreUnavailable, EvidenceConflict."""
@@ -42,7 +48,7 @@ def record(ctx: WorkerContext, call: RecordIn, step: StepSpec | None) -> RecordO
         refs = {name: stored_ref(ctx.evidence, place, JSON) for name, place in places.items()}
         ctx.journal.flush(call.key.run_id, call.journal)
         return RecordOut(receipt=refs["receipt"], envelope=refs["envelope"])
-    done = _work_result(ctx, call)
+    call, done = _with_results(ctx, call)
     envelope = ctx.receipts.write_envelope(
         compose_envelope(call, step, done, _draft(ctx, call), _partial(ctx, call))
     )
@@ -60,11 +66,21 @@ def flush_journal(ctx: WorkerContext, call: FlushIn) -> FlushOut:
     return FlushOut(last_seq=ctx.journal.flush(call.run_id, call.journal))
 
 
-def _work_result(ctx: WorkerContext, call: RecordIn) -> WorkResult | None:
-    if call.work is None or call.work_attempt is None:
+def _with_results(ctx: WorkerContext, call: RecordIn) -> tuple[RecordIn, WorkResult | None]:
+    """Return the call with what its phases stored, and the stored result of the work itself."""
+    done = _stored(ctx, call.key, call.work_attempt, WorkResult)
+    known = {
+        "work": call.work or (done.out if done else None),
+        "measure": call.measure or _stored(ctx, call.key, call.measure_attempt, MeasureOut),
+        "finalize": call.finalize or _stored(ctx, call.key, call.finalize_attempt, FinalizeOut),
+    }
+    return call.model_copy(update=known), done
+
+
+def _stored(ctx: WorkerContext, key: AttemptKey, attempt: int | None, result: type[R]) -> R | None:
+    if attempt is None:
         return None
-    key = call.key.model_copy(update={"attempt": call.work_attempt})
-    return ctx.results.load(key, WorkResult)
+    return ctx.results.load(key.model_copy(update={"attempt": attempt}), result)
 
 
 def _draft(ctx: WorkerContext, call: RecordIn) -> HandoffDraft | None:

@@ -292,7 +292,11 @@ class SessionPhaseIn(PhaseIn):
 
 
 class RecordIn(Durable):
-    """Write receipt, envelope and journal of one attempt. Everything else is read from the phases' own results."""
+    """Write receipt, envelope and journal of one attempt.
+
+    What its phases returned is read from their stored results, of the attempts that finished them; ``work``,
+    ``measure`` and ``finalize`` are given only where there is no such result.
+    """
 
     key: AttemptKey
     iteration: int

@@ -209,7 +209,6 @@ async def _record(
         branch=state.acquired.branch,
         execution_status=execution,
         facts=facts,
-        measure=measure,
         measure_attempt=run.attempt if measure else None,
         started_at=started,
         completed_at=workflow.now(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -136,8 +135,8 @@ async def save_work(
     log: AttemptLog | None,
 ) -> WorkOut:
     """Store an attempt's logs, outputs and the result of its work, in this order; return the result."""
-    logs = await asyncio.to_thread(close_logs, ctx, key, log)
-    outputs = await asyncio.to_thread(_outputs, ctx, key, step) if step and step.outputs else {}
+    logs = await ctx.blocking(close_logs, ctx, key, log)
+    outputs = await ctx.blocking(_outputs, ctx, key, step) if step and step.outputs else {}
     ctx.crash_at("work.logged")
     result = WorkResult(
         out=out,
@@ -146,7 +145,7 @@ async def save_work(
         transcript=logs.get("transcript"),
         tool_calls=logs.get("tool_calls"),
     )
-    await asyncio.to_thread(ctx.results.save, key, result)
+    await ctx.blocking(ctx.results.save, key, result)
     ctx.crash_at("work.result")
     return out
 

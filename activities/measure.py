@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from typing import Final
@@ -38,8 +37,8 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
     key = call.key
     await ctx.check_lease(key.run_id, call.lease)
     if call.journal:
-        await asyncio.to_thread(ctx.journal.flush, key.run_id, call.journal)
-    stored = await asyncio.to_thread(ctx.results.load, key, MeasureOut)
+        await ctx.blocking(ctx.journal.flush, key.run_id, call.journal)
+    stored = await ctx.blocking(ctx.results.load, key, MeasureOut)
     if stored is not None:
         return stored
     opened = await open_run(ctx, key.run_id, call.lease)
@@ -56,7 +55,7 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
             continue
         beat.say(f"gate {gate.name}")
         measured = await _one(ctx, opened, key, bundle, step, gate, stop)
-        evidence = await asyncio.to_thread(_keep, ctx, key, gate.name, measured.output)
+        evidence = await ctx.blocking(_keep, ctx, key, gate.name, measured.output)
         runs.append(GateRun(fact=measured.fact, elapsed_ms=measured.elapsed_ms, evidence=evidence))
         if measured.fact.measured and not measured.fact.passed:
             failures.append(f"{gate.name}\n{measured.output}")
@@ -78,7 +77,7 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
             raise ApplicationError(f"the phase was stopped: {stop.reason}", type=stop.reason)
         return out
     ctx.crash_at("measure.gates")
-    await asyncio.to_thread(ctx.results.save, key, out)
+    await ctx.blocking(ctx.results.save, key, out)
     ctx.crash_at("measure.done")
     return out
 

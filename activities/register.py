@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -97,13 +96,13 @@ def build_activities(ctx: WorkerContext) -> Registered:
         async with beating(ctx.settings.heartbeat_every_s):
             with translated():
                 step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
-                return await asyncio.to_thread(record, ctx, call, step)
+                return await ctx.blocking(record, ctx, call, step)
 
     @activity.defn(name=FLUSH.name)
     async def _flush(call: FlushIn) -> FlushOut:
         async with beating(ctx.settings.heartbeat_every_s):
             with translated():
-                return await asyncio.to_thread(flush_journal, ctx, call)
+                return await ctx.blocking(flush_journal, ctx, call)
 
     return Registered(
         shared=[_resolve, _acquire, _release, _record, _flush],

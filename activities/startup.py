@@ -79,7 +79,8 @@ async def _sweep_one(ctx: WorkerContext, folder: RunFolder) -> bool:
         await ctx.sessions.close_run(folder.run_id)
         await end_leftovers(folder.run_id, _GRACE_S, home=folder.path)
         await asyncio.to_thread(folder.drop)
-        await asyncio.to_thread(shutil.rmtree, ctx.spool / folder.run_id, ignore_errors=True)
+        for left in ctx.spool.glob(f"{folder.run_id}.*"):
+            await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
         return True
     if standing == "over" and held is not None and held.released_at is None:
         await asyncio.to_thread(folder.hold, held.model_copy(update={"released_at": now()}))

@@ -76,14 +76,14 @@ async def propose_route(ctx: WorkerContext, call: SessionPhaseIn) -> ProposeOut:
 async def _finalize(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: Stop) -> FinalizeOut:
     key = call.key
     await _begin(ctx, call)
-    stored = await asyncio.to_thread(ctx.results.load, key, FinalizeOut)
+    stored = await ctx.blocking(ctx.results.load, key, FinalizeOut)
     if stored is not None:
         return stored
     opened, bundle, step = await _where(ctx, call)
     asked = await _ask(ctx, call, bundle, step, _FINALIZE, HandoffDraft, "finalize", stop)
     beat.say("storing the draft")
     draft = _cut(asked.value) if isinstance(asked.value, HandoffDraft) else None
-    ref = await asyncio.to_thread(ctx.evidence.put_model, f"{key.path}/draft.json", draft) if draft else None
+    ref = await ctx.blocking(ctx.evidence.put_model, f"{key.path}/draft.json", draft) if draft else None
     ctx.crash_at("finalize.draft")
     out = FinalizeOut(
         draft=ref,
@@ -97,7 +97,7 @@ async def _finalize(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: 
         elapsed_ms=asked.elapsed_ms,
         error=asked.error,
     )
-    await asyncio.to_thread(ctx.results.save, key, out)
+    await ctx.blocking(ctx.results.save, key, out)
     ctx.crash_at("finalize.done")
     return out
 
@@ -105,7 +105,7 @@ async def _finalize(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: 
 async def _propose(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: Stop) -> ProposeOut:
     key = call.key
     await _begin(ctx, call)
-    stored = await asyncio.to_thread(ctx.results.load, key, ProposeOut)
+    stored = await ctx.blocking(ctx.results.load, key, ProposeOut)
     if stored is not None:
         return stored
     opened, bundle, step = await _where(ctx, call)
@@ -120,7 +120,7 @@ async def _propose(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: S
         elapsed_ms=asked.elapsed_ms,
         error=asked.error,
     )
-    await asyncio.to_thread(ctx.results.save, key, out)
+    await ctx.blocking(ctx.results.save, key, out)
     ctx.crash_at("route.done")
     return out
 
@@ -128,7 +128,7 @@ async def _propose(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: S
 async def _begin(ctx: WorkerContext, call: SessionPhaseIn) -> None:
     await ctx.check_lease(call.key.run_id, call.lease)
     if call.journal:
-        await asyncio.to_thread(ctx.journal.flush, call.key.run_id, call.journal)
+        await ctx.blocking(ctx.journal.flush, call.key.run_id, call.journal)
 
 
 async def _where(ctx: WorkerContext, call: SessionPhaseIn) -> tuple[OpenRun, Bundle, StepSpec]:
@@ -161,7 +161,7 @@ async def _ask(
     held, mode, error = await _session(ctx, call, bundle, step, emit, stop)
     if held is None:
         return _Asked(None, error, None, 0, usage, _since(begun))
-    text = prompt if mode != "cold" else f"{await asyncio.to_thread(_preamble, ctx, call, step)}\n\n{prompt}"
+    text = prompt if mode != "cold" else f"{await ctx.blocking(_preamble, ctx, call, step)}\n\n{prompt}"
     limit_s = seconds(bundle.spec, step, kind)
     with turn_span(call.key, held, None, "chat") as spanned:
         turn = ctx.sessions.start(held.session.structured(text, schema, emit, timeout_s=limit_s))
@@ -190,11 +190,11 @@ async def _session(
     held = ctx.sessions.take(work_key, emit)
     if held is not None:
         return held, "hot", None
-    done = await asyncio.to_thread(ctx.results.load, work_key, WorkResult)
+    done = await ctx.blocking(ctx.results.load, work_key, WorkResult)
     session = call.session or (done.out.session if done else None)
     if session is None:
         return None, None, ErrorEnvelope(code="no_session", message="the work left no session to ask")
-    spec = await asyncio.to_thread(
+    spec = await ctx.blocking(
         session_spec, ctx, work_key, call.iteration, bundle, step, done.out.model if done else None
     )
     opening = await open_session(

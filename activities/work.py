@@ -74,8 +74,8 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
     key = call.key
     record = await ctx.check_lease(key.run_id, call.lease)
     if call.journal:
-        await asyncio.to_thread(ctx.journal.flush, key.run_id, call.journal)
-    stored = await asyncio.to_thread(ctx.results.load, key, WorkResult)
+        await ctx.blocking(ctx.journal.flush, key.run_id, call.journal)
+    stored = await ctx.blocking(ctx.results.load, key, WorkResult)
     if stored is not None:
         return stored.out
     opened = await open_run(ctx, key.run_id, call.lease)
@@ -83,7 +83,7 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
     step = bundle.spec.step(key.step_id)
     if step is None:
         raise BadInput("BadFlowInput", f"flow {bundle.spec.id!r} has no step {key.step_id!r}")
-    intent = await asyncio.to_thread(ctx.evidence.get_model, intent_key(key), WorkIntent)
+    intent = await ctx.blocking(ctx.evidence.get_model, intent_key(key), WorkIntent)
     if intent is not None:
         return await complete(ctx, opened, key, intent, step, None)
     attempt = _Attempt(call, bundle, step, opened, _limits(ctx, call, bundle, step))
@@ -136,8 +136,8 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     if early is not None:
         return TurnEnd(of_order(early))
     call, key = attempt.call, attempt.call.key
-    parts, missing = await asyncio.to_thread(gather, ctx, call, attempt.step)
-    spec = await asyncio.to_thread(
+    parts, missing = await ctx.blocking(gather, ctx, call, attempt.step)
+    spec = await ctx.blocking(
         session_spec, ctx, key, call.iteration, attempt.bundle, attempt.step, call.model
     )
     header = TranscriptHeader(
@@ -149,7 +149,7 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
         allowed_tools=attempt.step.tools or [],
         permission_mode=attempt.step.policy or attempt.bundle.spec.defaults.policy or "test",
     )
-    attempt.log = await asyncio.to_thread(AttemptLog, ctx.evidence, ctx.spool, key, header, now)
+    attempt.log = await ctx.blocking(AttemptLog, ctx.evidence, ctx.spool, key, header, now)
     tally = Tally(attempt.log, attempt.limits)
     opening = await open_session(ctx, key, call.transports, spec, call.session, tally, stop)
     attempt.fallbacks = opening.fallbacks
@@ -161,7 +161,7 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
         assert error is not None  # noqa: S101 - either a session or an error
         return TurnEnd(Ending("agent_failed", "agent_failed", error.code, error))
     attempt.mode, attempt.model = held.session.mode, spec.model
-    await asyncio.to_thread(write_trace, ctx.folder(key.run_id), key, _trace(attempt, held))
+    await ctx.blocking(write_trace, ctx.folder(key.run_id), key, _trace(attempt, held))
     prompt = compose(parts, resumed=attempt.mode == "resumed")
     attempt.context_cut = [*prompt.cut, *missing]
     tally(TextEvent(role="user", text=prompt.text))
@@ -198,7 +198,7 @@ async def _finished(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> Work
         when=fixed_time(),
         before=opened.head,
     )
-    await asyncio.to_thread(ctx.evidence.put_model, intent_key(key), intent)
+    await ctx.blocking(ctx.evidence.put_model, intent_key(key), intent)
     ctx.crash_at("work.intent")
     return await complete(ctx, opened, key, intent, attempt.step, attempt.log)
 
@@ -215,7 +215,7 @@ async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkO
     else:
         kept = await keep_tree(ctx, attempt.opened, key)
     out = _out(attempt, end, kept).model_copy(update={"session": session})
-    logs = await asyncio.to_thread(close_logs, ctx, key, attempt.log)
+    logs = await ctx.blocking(close_logs, ctx, key, attempt.log)
     reason = end.ending.reason or "agent_failed"
     handoff = PartialHandoff(
         **key.model_dump(),
@@ -233,7 +233,7 @@ async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkO
         summary=summary(out),
         resume_hint=hint(reason),
     )
-    partial = await asyncio.to_thread(write_partial, ctx, handoff)
+    partial = await ctx.blocking(write_partial, ctx, handoff)
     ctx.crash_at("work.partial")
     out = out.model_copy(update={"partial": partial})
     return await save_work(ctx, key, out, kept.changes, None, attempt.log)

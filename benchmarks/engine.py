@@ -105,6 +105,7 @@ async def stepwise(
         "STEPWISE_DATA_DIR": str(folder / "worker"),
         "STEPWISE_MAX_RUNS": "1000",
         "STEPWISE_MAX_AGENTS": "200",
+        "STEPWISE_FSYNC": "false",
     }
     client = await Client.connect(server.address, data_converter=build_data_converter())
     given = {"spec": noop_flow(steps), "repo": str(repo), "task": "nothing", "scenario": "noop"}

@@ -146,13 +146,16 @@ RunEventKind = Literal[
 
 
 class RunEvent(Durable):
-    """One line of the run's journal: numbered from 1 by the workflow, without gaps. Payload keys stand beside."""
+    """One line of the run's journal: numbered from 1 by the workflow, without gaps. Payload keys stand beside.
+
+    ``run_id`` and ``event_id`` are empty on the way to the store, which fills them in: a history has many events.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    run_id: str
+    run_id: str = ""
     seq: int = Field(ge=1)
-    event_id: str
+    event_id: str = ""
     ts: UtcTime
     kind: RunEventKind
 

@@ -15,7 +15,8 @@ from schemas.routing import RoutingState
 from schemas.run import DecisionSummary, FlowInput, StepSummary
 
 MAX_DECISIONS = 50
-MAX_CONTEXT = 20
+MAX_CONTEXT = 15
+"""Handoffs a prompt can carry: as many as fit into it at their full length."""
 MAX_RECEIPTS = 100
 
 WaitFor = Literal["pause", "human", "answer", "approval", "budget", "rate_limit"]

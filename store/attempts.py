@@ -226,7 +226,8 @@ def _place(key: AttemptKey) -> str:
 
 
 def _folder(spool: Path, key: AttemptKey) -> Path:
-    return spool / _place(key)
+    # One folder, not five: making and removing them would cost more than all else of a short attempt.
+    return spool / _place(key).replace("/", ".")
 
 
 def _header_of(key: AttemptKey) -> TranscriptHeader:
@@ -258,9 +259,8 @@ def _upload(evidence: Evidence, folder: Path, key: AttemptKey) -> dict[LogName, 
         for name in LOGS
     }
     with spooling(folder):
-        for path in folder.iterdir():
-            path.unlink()
+        for name in LOGS:
+            (folder / f"{name}.jsonl").unlink(missing_ok=True)
     with suppress(OSError):
-        for place in (folder, *folder.parents[: _place(key).count("/")]):
-            place.rmdir()
+        folder.rmdir()
     return refs

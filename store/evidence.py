@@ -7,6 +7,7 @@ import json
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from schemas.common import ArtifactRef
 from store.blobs import Blobs
@@ -39,7 +40,7 @@ class Evidence:
         self.redactor = redactor
 
     def put_model(self, key: str, model: BaseModel) -> ArtifactRef:
-        """Store a model as JSON for people: keys sorted, indented, the same bytes for the same content."""
+        """Store a model as JSON for people: indented, the same bytes for the same content."""
         return self.blobs.create(key, self._bytes(model), JSON)
 
     def put_text(self, key: str, text: str, media_type: str = "text/plain; charset=utf-8") -> ArtifactRef:
@@ -118,9 +119,13 @@ class Evidence:
             raise NotStored("E_PRUNED", f"{key} was removed by retention", key=key) from None
 
     def _bytes(self, model: BaseModel) -> bytes:
-        tree = self.redacted(model).model_dump(mode="json", by_alias=True)
-        text = json.dumps(tree, ensure_ascii=False, sort_keys=True, indent=2, allow_nan=False)
-        return text.encode("utf-8", "replace") + b"\n"
+        redacted = self.redacted(model)
+        try:
+            return redacted.model_dump_json(by_alias=True, indent=2).encode() + b"\n"
+        except PydanticSerializationError:
+            # Half a surrogate pair, which a cut text may end with: the slow way writes a question mark for it.
+            tree = redacted.model_dump(mode="json", by_alias=True)
+            return json.dumps(tree, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n"
 
 
 def _cut_at(tree: Any, place: tuple[int | str, ...], limit: int) -> None:

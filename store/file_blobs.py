@@ -65,14 +65,10 @@ class FileBlobs:
         path = self._path(key)
         digest = hashlib.sha256(data).hexdigest()
         with _io(key):
-            if not path.exists():
-                with self._temporary(data) as temporary, suppress(FileExistsError):
-                    self._make_folders(path.parent)
-                    # a link, unlike a rename, fails where another writer was first
-                    os.link(temporary, path)
+            made = not path.exists() and self._link(path, data)
             if self._fsync:
                 _sync_folder(path.parent)
-            if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            if not made and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                 raise EvidenceConflict("E_EVIDENCE_CONFLICT", f"{key} is stored with other content", key=key)
         return ArtifactRef(uri=key, sha256=digest, bytes=len(data), media_type=media_type)
 
@@ -157,6 +153,17 @@ class FileBlobs:
             yield path
         finally:
             path.unlink(missing_ok=True)
+
+    def _link(self, path: Path, data: bytes) -> bool:
+        """Write ``data`` aside and put it into place whole; False where another writer was first."""
+        with self._temporary(data) as temporary:
+            try:
+                self._make_folders(path.parent)
+                # a link, unlike a rename, fails where there is something already
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+        return True
 
     def _make_folders(self, folder: Path) -> None:
         if folder.is_dir():

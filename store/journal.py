@@ -50,7 +50,7 @@ class Journal:
         overlapping = [key for key in keys if numbers and _overlaps(key, min(numbers), max(numbers))]
         stored = {event.seq: event for event in self._load(overlapping).events}
         new: dict[int, RunEvent] = {}
-        for event in map(self._evidence.redacted, events):
+        for event in (self._evidence.redacted(_named(run_id, event)) for event in events):
             if event.run_id != run_id:
                 raise BadInput(
                     "E_JOURNAL_RUN", f"event {event.seq} belongs to run {event.run_id}, not {run_id}"
@@ -102,6 +102,12 @@ class Journal:
         """Return the first and last number of each stretch that is missing before the last event."""
         numbers = [0, *(event.seq for event in self.load(run_id).events)]
         return [(low + 1, high - 1) for low, high in pairwise(numbers) if high > low + 1]
+
+
+def _named(run_id: str, event: RunEvent) -> RunEvent:
+    """Fill in what an event does not say of itself."""
+    names = {"run_id": event.run_id or run_id, "event_id": event.event_id or f"{run_id}.{event.seq}"}
+    return event.model_copy(update=names)
 
 
 def _folder(run_id: str) -> str:

@@ -16,6 +16,8 @@ from store.errors import RedactionFailed
 MIN_SECRET: Final = 6
 """Characters below which a value is too common to be taken out wherever it stands."""
 _MIN_CUT: Final = 4
+_SHORT: Final = 100
+_MAX_CLEAN: Final = 20_000
 _CUT: Final = re.compile(r"… \[\d{1,20} characters in all\]\Z")
 
 T = TypeVar("T")
@@ -48,6 +50,7 @@ class Redactor:
     def __init__(self, exact: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         self._exact: dict[str, str] = {}
+        self._clean: set[str] = set()
         self.add(*exact)
 
     def add(self, *values: str) -> None:
@@ -60,6 +63,7 @@ class Redactor:
                 if len(secret) >= MIN_SECRET:
                     known |= dict.fromkeys(_forms(secret), secret)
         with self._lock:
+            self._clean.clear()
             merged = {**known, **self._exact}
             self._exact = dict(sorted(merged.items(), key=lambda item: (-len(item[0]), item[0])))
 
@@ -85,6 +89,17 @@ class Redactor:
             ) from None
 
     def _text(self, text: str) -> str:
+        if text in self._clean:
+            return text
+        redacted = self._redacted(text)
+        if redacted == text and len(text) <= _SHORT:
+            # Keys and words come again and again, and are looked at once.
+            if len(self._clean) >= _MAX_CLEAN:
+                self._clean.clear()
+            self._clean.add(text)
+        return redacted
+
+    def _redacted(self, text: str) -> str:
         for _ in range(MAX_PASSES):
             redacted = redact(self._without_exact(text))
             if redacted == text:

@@ -22,9 +22,7 @@ class Journal:
         state.seq += 1
         event = RunEvent.model_validate(
             {
-                "run_id": state.run_id,
                 "seq": state.seq,
-                "event_id": f"{state.run_id}.{state.seq}",
                 "ts": workflow.now(),
                 "kind": kind,
                 **{key: value for key, value in payload.items() if value is not None},

@@ -193,8 +193,8 @@ class Visit:
         self._spent(out)
         return out
 
-    def _budget(self) -> Budget:
-        """Return what the work may use. Raises AttemptOver when nothing is left."""
+    def _budget(self) -> Budget | None:
+        """Return what the work may use, None if there is no bound. Raises AttemptOver when nothing is left."""
         run, step = self._run, self._step
         state = run.state
         flow = remaining(state.input.budget, state.usage, state.work_seconds, 0)
@@ -203,7 +203,8 @@ class Visit:
             if isinstance(left, Exceeded):
                 what = f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
                 raise AttemptOver(ended="budget", reason=what)
-        return tightest(own if isinstance(own, Budget) else None, flow if isinstance(flow, Budget) else None)
+        left = tightest(own if isinstance(own, Budget) else None, flow if isinstance(flow, Budget) else None)
+        return left if left != Budget() else None
 
     def _spent(self, out: WorkOut) -> None:
         state = self._run.state

@@ -74,6 +74,7 @@ steps:
           - {do: tokens, prompt: 100, completion: 10}
           - {do: edit, path: made.txt, content: "made\\n"}
           - {do: run, argv: [__NOTE__, implement.1 begun]}
+          - {do: say, text: half-way}
           - __MIDDLE__
           - {do: run, argv: [__NOTE__, implement.1 ended]}
           - {do: edit, path: notes.md, append: "first\\n"}
@@ -165,6 +166,7 @@ class Counted:
         self.hold = self.folder / "hold"
         self._held = self.folder / "held"
         self._notes = self.folder / "notes"
+        self._half_way = ""
         places = {"__NOTES__": self._notes, "__HOLD__": self.hold, "__HELD__": self._held}
         for name, text in (("note", NOTE), ("gate", GATE)):
             program = self.folder / name
@@ -175,6 +177,7 @@ class Counted:
         """Start the run; ``middle`` says what its first work does half-way."""
         if middle == "goes on":
             self.go.touch()
+        self._half_way = "stub.hang" if middle == "hangs" else "half-way"
         action = "{do: hang}" if middle == "hangs" else f"{{do: wait_for_file, path: {self.go}}}"
         spec = _filled(FLOW, {"__APPROVAL__": self.approval, "__GATE__": str(self.folder / "gate")})
         scenario = _filled(SCENARIO, {"__NOTE__": str(self.folder / "note"), "__MIDDLE__": action})
@@ -197,9 +200,14 @@ class Counted:
         """Return how often each effect was seen."""
         return Counter(self._notes.read_text().splitlines() if self._notes.exists() else [])
 
-    async def begun(self, *, times: int = 1) -> None:
-        """Return once the first work has come half-way so many times."""
-        await happens(lambda: self.counts()["implement.1 begun"] >= times, self.rig)
+    async def begun(self, disk: str = "disk") -> None:
+        """Return once the first work is half-way on a disk: what it had to do before that is done."""
+        spool = self.rig.folder / disk / "spool"
+
+        def is_half_way() -> bool:
+            return any(self._half_way in path.read_text() for path in spool.rglob("events.jsonl"))
+
+        await happens(is_half_way, self.rig)
 
     async def holding(self) -> None:
         """Return once the gate is held."""
@@ -234,7 +242,9 @@ class Counted:
         result = await self.rig.result(self.workflow_id)
         receipts = self.rig.receipts(result.run_id)
         assert result.outcome == "verified", (result, self.rig.log()[-4000:])
-        assert [(one.step_id, one.visit, one.decision, one.next_step_id) for one in result.decisions] == ROUTES
+        assert [
+            (one.step_id, one.visit, one.decision, one.next_step_id) for one in result.decisions
+        ] == ROUTES
         assert self.counts() == Counter(UNDISTURBED) + Counter(again)
         assert result.usage.total == TOKENS + tokens
         assert sum(one.token_counts.total for one in receipts) == result.usage.total
@@ -372,12 +382,16 @@ async def happens(what: Callable[[], Any], rig: Rig | None = None, *, within_s: 
 
 
 async def serving(rig: Rig, disk: str) -> None:
-    """Return once the worker on a disk serves its own queue."""
-    worker_id = rig.folder / disk / "worker_id"
-    await happens(worker_id.exists, rig)
-    queue = f"stepwise-{worker_id.read_text().strip()}"
-    while not await polling(rig.client, rig.client.namespace, queue):
-        await asyncio.sleep(0.05)
+    """Return once the worker on a disk asks for tasks."""
+    path = rig.folder / disk / "worker_id"
+    await happens(path.exists, rig)
+    worker_id = path.read_text().strip()
+    async with asyncio.timeout(60):
+        while True:
+            identities = await polling(rig.client, rig.client.namespace, rig.task_queue)
+            if any(identity.startswith(f"{worker_id}@") for identity in identities):
+                return
+            await asyncio.sleep(0.05)
 
 
 async def ended(process: subprocess.Popen[bytes], rig: Rig) -> int:

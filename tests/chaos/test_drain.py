@@ -48,11 +48,12 @@ async def test_a_worker_told_to_end_in_the_middle_of_work_hands_the_work_off(
     await asyncio.gather(*runs)
 
 
+@pytest.mark.parametrize("gate", [0, 2], ids=["before the first step", "of a step"])
 async def test_a_worker_told_to_end_while_a_gate_runs_lets_another_run_it_again(
-    rig: Rig, demo_repo: Path
+    rig: Rig, demo_repo: Path, gate: int
 ) -> None:
     run = Counted(rig, demo_repo)
-    run.hold_gate(2)
+    run.hold_gate(gate)
     first = rig.worker(STEPWISE_DRAIN_S=DRAIN_S)
     run.start()
     await run.holding()
@@ -72,7 +73,7 @@ async def test_another_worker_that_is_there_already_takes_over_from_the_one_that
     rig.worker("another")
     await serving(rig, "another")
     await drained(first, rig)
-    await run.begun(times=2)
+    await run.begun("another")
     run.go.touch()
     await run.as_if_undisturbed(again={"implement.1 begun": 1}, tokens=110)
 

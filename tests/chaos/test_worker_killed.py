@@ -118,7 +118,7 @@ async def test_an_empty_disk_goes_on_from_the_last_savepoint(rig: Rig, demo_repo
     await run.attempt_begun(2)
     second.kill()
     rig.worker("another")
-    await run.begun(times=2)
+    await run.begun("another")
     run.go.touch()
     result = await run.as_if_undisturbed(again={"implement.1 begun": 1}, tokens=110)
     first_lost, then_lost, last = run.attempts(result)
@@ -129,29 +129,26 @@ async def test_an_empty_disk_goes_on_from_the_last_savepoint(rig: Rig, demo_repo
     assert run.partial(then_lost).done == ["created made.txt"]
 
 
-@pytest.mark.parametrize("gate", [BASE_GATE, SECOND_GATE, FINAL_GATE])
+@pytest.mark.parametrize(
+    ("gate", "disk"),
+    [(BASE_GATE, "disk"), (SECOND_GATE, "disk"), (FINAL_GATE, "disk"), (FINAL_GATE, "another")],
+)
 async def test_a_worker_killed_while_a_gate_runs_leaves_nothing_of_it(
-    rig: Rig, demo_repo: Path, gate: int
+    rig: Rig, demo_repo: Path, gate: int, disk: str
 ) -> None:
-    async def disturbed(rig: Rig, disk: str) -> None:
-        run = Counted(rig, demo_repo)
-        run.hold_gate(gate)
-        first = rig.worker()
-        run.start()
-        run_id = await rig.run_id(run.workflow_id)
-        await run.holding()
-        first.kill()
-        await happens(lambda: not leftovers(run_id), rig)
-        run.hold.unlink()
-        rig.worker(disk)
-        again = {"gate made": 1} if gate == SECOND_GATE else {}
-        result = await run.as_if_undisturbed(again=again)
-        finals = [one.execution_status for one in run.attempts(result, "_final")]
-        assert finals == (["failed", "succeeded"] if gate == FINAL_GATE else ["succeeded"])
-
-    await asyncio.gather(
-        disturbed(beside(rig, "same"), "disk"), disturbed(beside(rig, "empty"), "another")
-    )
+    run = Counted(rig, demo_repo)
+    run.hold_gate(gate)
+    first = rig.worker()
+    run.start()
+    run_id = await rig.run_id(run.workflow_id)
+    await run.holding()
+    first.kill()
+    await happens(lambda: not leftovers(run_id), rig)
+    run.hold.unlink()
+    rig.worker(disk)
+    result = await run.as_if_undisturbed(again={"gate made": 1} if gate == SECOND_GATE else {})
+    finals = [one.execution_status for one in run.attempts(result, "_final")]
+    assert finals == (["failed", "succeeded"] if gate == FINAL_GATE else ["succeeded"])
 
 
 async def test_no_child_of_an_agent_outlives_its_worker(rig: Rig, demo_repo: Path) -> None:
@@ -160,7 +157,7 @@ async def test_no_child_of_an_agent_outlives_its_worker(rig: Rig, demo_repo: Pat
     run.start(middle="hangs")
     run_id = await rig.run_id(run.workflow_id)
     await run.begun()
-    await happens(lambda: leftovers(run_id), rig)
+    assert leftovers(run_id)
     first.kill()
     await happens(lambda: not leftovers(run_id), rig)
     rig.worker()
@@ -205,7 +202,7 @@ async def test_a_worker_that_returns_to_a_run_that_is_anothers_drops_its_copy_an
     await run.begun()
     first.kill()
     rig.worker("another")
-    await run.begun(times=2)
+    await run.begun("another")
     run.hold_gate(2)
     run.go.touch()
     await run.holding()
@@ -229,7 +226,7 @@ async def test_a_worker_that_was_cut_off_writes_nothing_once_another_has_its_run
         await run.begun()
         await link.cut()
         rig.worker("another")
-        await run.begun(times=2)
+        await run.begun("another")
         if late == "works on":
             await link.mend()
         else:

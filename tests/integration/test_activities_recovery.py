@@ -296,6 +296,26 @@ async def test_an_empty_disk_gets_the_last_savepoint_of_a_stopped_attempt(root: 
     assert out.session_mode == "cold"
 
 
+async def test_what_a_later_attempt_undid_does_not_come_back_on_an_empty_disk(root: Path) -> None:
+    undone = HANGING.replace('path: made.txt, content: "made\\n"', "path: half.txt, delete: true")
+    first = Driver(make_worker(root), root / "repo", scenario=undone)
+    await first.acquire()
+    stopped = await interrupted_in_turn(first)
+    assert stopped.savepoint is not None
+    resumed = await first.work(first.key(attempt=2), partial=stopped.partial, session=stopped.session)
+    assert (resumed.ended, resumed.changes.created) == ("finished", 0)
+    assert (await first.work(first.key("finish"))).ended == "finished"
+
+    second = Driver(make_worker(root, data="other", worker_id="w2"), root / "repo", scenario=undone)
+    await second.resolve()
+    acquired = await second.acquire(
+        Recover(key=second.key("finish", attempt=2), phase="work", failure="lost")
+    )
+
+    assert acquired.rebuilt
+    assert not (second.ctx.folder(RUN).workspace / "half.txt").exists()
+
+
 async def interrupted_in_turn(driver: Driver, key: AttemptKey | None = None, **changes: Any) -> WorkOut:
     environment = ActivityEnvironment()
     task = asyncio.ensure_future(driver.work(key, environment, **changes))

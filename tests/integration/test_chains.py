@@ -26,11 +26,10 @@ from flow_kit import (
     turn,
     write,
 )
+from run_kit import READ_ONLY
 
 from schemas.run import FlowResult
 from system.devserver import DevServer
-
-READ_ONLY: dict[str, Any] = {"policy": "read-only", "agent": "reviewer"}
 
 
 def write_flows(folder: Path, *flows: Mapping[str, Any]) -> None:

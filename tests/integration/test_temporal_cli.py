@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from conftest import UNITTEST, Rig, eventually
 from flow_kit import OK, flow, gate, hold, linear, make_repository, script, step, turn
+from run_kit import READ_ONLY, TWO_STEPS
 from temporalio.client import WorkflowExecutionStatus
 
 from workflows.messages import MESSAGES
-
-READ_ONLY: dict[str, Any] = {"policy": "read-only", "agent": "reviewer"}
-TWO_STEPS = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +127,8 @@ def test_metadata_lists_every_message_with_its_help_and_shows_the_table(desk: Ri
         assert queries[name]
     details = shown["currentDetails"]
     assert re.match(r"\*\*.*paused?", details), details
-    assert re.search(r"^\| step +\| now ", details, re.MULTILINE)
-    assert re.search(r"^\| only .*\| 1 +\|", details, re.MULTILINE)
+    assert re.search(r"^\| step\s+\| now\s", details, re.MULTILINE)
+    assert re.search(r"^\| only\s.*\| 1\s+\|", details, re.MULTILINE)
     assert "temporal workflow signal --workflow-id paused --name resume" in details
 
 

@@ -41,7 +41,7 @@ NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEY = AttemptKey(run_id="r1", flow_key="fix", step_id="build", visit=2, attempt=3)
 HEADER = TranscriptHeader(**KEY.model_dump(), task_id="t1", transport="stub", permission_mode="plan")
 PLACE = "runs/r1/fix/build/2/3"
-SPOOLED = "r1/fix/build/2/3"
+SPOOLED = PLACE.removeprefix("runs/").replace("/", ".")
 
 
 def ticking() -> Callable[[], datetime]:

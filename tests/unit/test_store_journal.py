@@ -133,3 +133,11 @@ def test_events_are_redacted_and_a_repeat_of_one_is_still_the_same(journal: Jour
     assert b"correct-horse" not in stored
     assert b"hunter22" not in stored
     assert len(journal.read("r1")) == 1
+
+
+def test_an_event_that_does_not_say_whose_it_is_is_named_by_the_store(journal: Journal) -> None:
+    unnamed = RunEvent.model_validate({"seq": 1, "ts": NOW, "kind": "routed"})
+    journal.flush("r1", [unnamed])
+    journal.flush("r1", [unnamed])
+    (stored,) = journal.read("r1")
+    assert (stored.run_id, stored.event_id) == ("r1", "r1.1")

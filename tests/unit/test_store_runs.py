@@ -71,6 +71,19 @@ def test_a_run_nobody_took_cannot_be_checked_or_updated(runs: Runs) -> None:
         runs.update("r1", Lease(worker_id="a", epoch=1), lambda held: held)
 
 
+def test_what_is_stored_of_a_run_nobody_took_can_be_forgotten(tmp_path: Path) -> None:
+    evidence = Evidence(FileBlobs(tmp_path, fsync=False), Redactor())
+    runs = Runs(evidence)
+    for run_id in ("r1", "r2"):
+        evidence.put_text(f"runs/{run_id}/base/task.json", "{}")
+    runs.take_lease("r2", "a", record)
+    runs.forget("r1")
+    runs.forget("r2")
+    runs.forget("r3")
+    assert not (tmp_path / "runs" / "r1").exists()
+    assert evidence.blobs.keys("runs/") == ["runs/r2/base/task.json", "runs/r2/run.json"]
+
+
 def test_a_refusal_while_taking_the_lease_stores_nothing(runs: Runs) -> None:
     def refuse(current: RunRecord | None) -> RunRecord:
         raise LeaseLost("E_FULL", f"no room for {current}")

@@ -25,6 +25,7 @@ from flow_kit import (
     turn,
     write,
 )
+from run_kit import READ_ONLY
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
@@ -32,7 +33,6 @@ from temporalio.testing import WorkflowEnvironment
 from schemas.converter import build_data_converter
 from schemas.run import FlowResult
 
-READ_ONLY: dict[str, Any] = {"policy": "read-only", "agent": "reviewer"}
 HOUR = 3_600
 
 

@@ -81,7 +81,7 @@ _OPERATION_FILES: Final = (
     "BISECT_START",
     "BISECT_TERMS",
 )
-_SCRATCH: Final = "stepwise-index"
+SCRATCH: Final = "stepwise-index"
 
 
 def pin(git_dir: Path) -> list[str]:
@@ -149,7 +149,7 @@ def clear_leftovers(git_dir: Path, work_tree: Path, branch: str) -> list[str]:
         if os.path.lexists(git_dir / name):
             _remove(git_dir / name)
             removed.append(name)
-    for path in git_dir.glob(f"{_SCRATCH}.*"):
+    for path in git_dir.glob(f"{SCRATCH}.*"):
         _remove(path)
     return removed
 
@@ -157,7 +157,7 @@ def clear_leftovers(git_dir: Path, work_tree: Path, branch: str) -> list[str]:
 @contextmanager
 def scratch_index(git_dir: Path) -> Iterator[Path]:
     """Yield a path for an index of one's own beside the real one; whatever is there at the end is removed."""
-    path = git_dir / f"{_SCRATCH}.{os.urandom(6).hex()}"
+    path = git_dir / f"{SCRATCH}.{os.urandom(6).hex()}"
     try:
         yield path
     finally:

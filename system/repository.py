@@ -14,6 +14,7 @@ from schemas.common import FileChanges
 from system.git import NULL_OID, Git, GitError, RefMoved, checked_oid, checked_ref
 from system.git_layout import clear_leftovers, copy_index, preflight, scratch_index, use_index
 from system.git_status import STATUS, Plan, parse_status, plan, shown
+from system.stamp import stamp
 
 MAX_FILE_BYTES: Final = 50 * 1024 * 1024
 MAX_MESSAGE_CHARS: Final = 60_000
@@ -71,6 +72,7 @@ class Repository:
         self._trees: dict[str, str] = {}
         self._on_base: set[str] = {base}
         self._looked_at: tuple[int, ...] | None = None
+        self._measured: tuple[bytes, WorkingTree] | None = None
 
     async def head(self) -> str:
         """Return the commit HEAD is at. Starts one process."""
@@ -87,12 +89,17 @@ class Repository:
     async def tree_id(self) -> WorkingTree:
         """Measure the tree that the working tree would commit as: tracked files and untracked, not ignored ones.
 
-        Reads only: branch, index and files stay as they are. Starts one process for a clean tree seen before
-        (two more after the index or HEAD changed), three or four for a changed one. Raises GitError,
-        RepositoryDamaged.
+        Reads only: branch, index and files stay as they are. Starts no process if nothing was touched since the
+        last time, one for a clean tree seen before (two more after the index or HEAD changed), three or four for
+        a changed one. Raises GitError, RepositoryDamaged.
         """
+        seen = stamp(self.work_tree)
+        if seen is not None and self._measured is not None and self._measured[0] == seen.digest:
+            return self._measured[1]
         with scratch_index(self.git.git_dir) as index:
             measured, _ = await self.measure(index)
+        certain = seen is not None and seen.settled and not measured.repairs
+        self._measured = (seen.digest, measured) if seen is not None and certain else None
         return measured
 
     async def measure(self, index: Path, *, build: bool = False) -> tuple[WorkingTree, Plan]:

@@ -1,0 +1,333 @@
+"""One attempt of a visit: work, measure, finalize and route, each called once, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from temporalio import workflow
+
+from policy.budgets import Exceeded, remaining, tightest
+from schemas.calls import (
+    FINALIZE,
+    MEASURE,
+    PROPOSE_ROUTE,
+    WORK,
+    AcquireOut,
+    ActivityRef,
+    AttemptKey,
+    GateRun,
+    MeasureIn,
+    PhaseIn,
+    RecordIn,
+    SessionPhaseIn,
+    StepPlace,
+    WorkIn,
+    WorkOut,
+)
+from schemas.common import ArtifactRef, Budget, Durable, Execution, Phase, Usage
+from schemas.facts import StepFacts
+from schemas.flow import Branch, StepSpec
+from schemas.handoff import SessionRef
+from schemas.messages import Resume
+from schemas.routing import RoutingOutcome
+from schemas.run_state import MAX_CONTEXT, MAX_RECEIPTS, GateSeen, ReceiptPlace
+from workflows.facts import Carry, timeout_s
+from workflows.log import logger
+from workflows.phases import PhaseLost
+from workflows.run import Ended, Run
+
+Call = TypeVar("Call", bound=PhaseIn)
+Out = TypeVar("Out", bound=Durable)
+
+
+@dataclass(eq=False)
+class AttemptOver(Exception):
+    """Raised when an attempt ends before all its phases have: how, and what the next one can go on from."""
+
+    ended: str
+    work: WorkOut | None = None
+    partial: ArtifactRef | None = None
+    order: Resume | None = None
+    reason: str = ""
+
+
+class Attempts:
+    """The attempts of one visit, one after another: what each goes on from, and the phases it runs.
+
+    ``carry`` holds the phases that are finished, ``partial`` and ``session`` what an unfinished work left.
+    """
+
+    def __init__(self, run: Run, step: StepSpec, visit: int) -> None:
+        self.run = run
+        self.step = step
+        self.visit = visit
+        self.number = 0
+        self.carry = Carry()
+        self.note: str | None = None
+        self.partial: ArtifactRef | None = None
+        self.session: SessionRef | None = None
+        self.transport: str | None = None
+        self.losses = 0
+        self.used = Usage()
+        self.seconds = 0.0
+
+    async def phases(self) -> None:
+        """Run the phases that are not finished. Raises AttemptOver, Ended."""
+        carry, step = self.carry, self.step
+        if carry.work is None:
+            await self._boundary()
+            work = await self._work()
+            if work.ended != "finished":
+                raise AttemptOver(ended=work.ended, work=work, partial=work.partial)
+            carry.work, carry.work_attempt = work, self.number
+            self.session = work.session
+        if step.gates and carry.measure is None:
+            await self._boundary()
+            measure = await self._call(
+                MEASURE,
+                MeasureIn(**self._phase_fields()),
+                "measure",
+                sum(gate.timeout or timeout_s(self.run.spec, step, "gate") for gate in step.gates) + 60,
+                lambda out: out.finished_measure,
+            )
+            if measure.stopped is not None:
+                raise AttemptOver(ended="interrupted", reason=measure.stopped)
+            carry.measure, carry.measure_attempt = measure, self.number
+            self._saw_gates(measure.gates, measure.tree_before, measure.tree_after)
+        if carry.finalize is None:
+            await self._boundary()
+            carry.finalize = await self._call(
+                FINALIZE,
+                SessionPhaseIn(**self._session_fields()),
+                "finalize",
+                4 * timeout_s(self.run.spec, step, "finalize") + 60,
+                lambda out: out.finished_finalize,
+            )
+            carry.finalize_attempt = self.number
+        if isinstance(step.routing, Branch) and step.routing.decided_by == "agent" and carry.route is None:
+            await self._boundary()
+            targets = [rule.next for rule in step.routing.when]
+            targets += [step.routing.default] if step.routing.default else []
+            carry.route = await self._call(
+                PROPOSE_ROUTE,
+                SessionPhaseIn(**self._session_fields(), candidates=list(dict.fromkeys(targets))),
+                "route",
+                4 * timeout_s(self.run.spec, step, "route") + 60,
+                lambda out: out.finished_route,
+            )
+            carry.route_attempt = self.number
+        await self._boundary()
+
+    async def _boundary(self) -> None:
+        order = await self.run.boundary()
+        if order is None:
+            return
+        self.take_note(order)
+        if order.action != "continue":
+            raise AttemptOver(ended="interrupted", order=order, work=self.carry.work)
+
+    async def _work(self) -> WorkOut:
+        run, step = self.run, self.step
+        state, resolved = run.state, run.state.resolved
+        transports = resolved.transports.get(step.id, []) if resolved else []
+        call = WorkIn(
+            **self._phase_fields(),
+            transports=[self.transport] if self.transport else transports,
+            model=step.model or state.input.model or run.spec.defaults.model,
+            context=state.context,
+            note=self.note,
+            partial=self.partial,
+            last_gates=state.last_gates,
+            session=self.session,
+            budget=self._budget(),
+        )
+        limit_s = timeout_s(run.spec, step, "work") + step.interrupt.grace_s + 600
+        out = await self._call(WORK, call, "work", limit_s, lambda found: found.finished_work)
+        self.spent(out)
+        return out
+
+    def _budget(self) -> Budget | None:
+        """Return what the work may use, None if there is no bound. Raises AttemptOver when nothing is left."""
+        run, step = self.run, self.step
+        state = run.state
+        flow = remaining(state.input.budget, state.usage, state.work_seconds, 0)
+        own = remaining(step.budget or run.spec.defaults.budget, self.used, self.seconds, 0)
+        for left in (flow, own):
+            if isinstance(left, Exceeded):
+                what = f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
+                raise AttemptOver(ended="budget", reason=what)
+        left = tightest(own if isinstance(own, Budget) else None, flow if isinstance(flow, Budget) else None)
+        return left if left != Budget() else None
+
+    def spent(self, out: WorkOut) -> None:
+        """Count what a work phase used, for the run and for the step."""
+        state = self.run.state
+        state.usage = state.usage.plus(out.usage)
+        state.work_seconds += out.elapsed_ms / 1_000
+        self.used = self.used.plus(out.usage)
+        self.seconds += out.elapsed_ms / 1_000
+
+    def _phase_fields(self) -> dict[str, Any]:
+        state = self.run.state
+        if state.acquired is None or state.resolved is None:
+            raise Ended("failed", "no workspace was acquired")
+        return {
+            "key": self.key(),
+            "iteration": self.run.iteration,
+            "lease": state.acquired.lease,
+            "bundle": state.resolved.bundle,
+            "workflow_id": state.workflow_id,
+            "journal": [],
+        }
+
+    def _session_fields(self) -> dict[str, Any]:
+        measure = self.carry.measure
+        return {
+            **self._phase_fields(),
+            "work_attempt": self.carry.work_attempt,
+            "session": self.session,
+            "measured": measure.tree_after if measure else None,
+        }
+
+    async def _call(
+        self,
+        ref: ActivityRef[Call, Out],
+        call: Call,
+        phase: Phase,
+        limit_s: float,
+        finished: Callable[[AcquireOut], Out | None],
+    ) -> Out:
+        run, step = self.run, self.step
+        run.journal.add("phase_started", step=step.id, visit=self.visit, attempt=self.number, phase=phase)
+        call = call.model_copy(update={"journal": run.journal.batch()})
+        run.phases.phase = phase
+        run.show()
+        summary = f"{step.id} (iteration {run.iteration}" + (
+            f", attempt {self.number})" if self.number > 1 else ")"
+        )
+        started = workflow.now()
+        try:
+            out = await run.phases.pinned(ref, call, phase, limit_s, summary=summary)
+        except PhaseLost as lost:
+            out = await self._find(phase, lost, finished)
+        run.journal.add(
+            "phase_ended",
+            step=step.id,
+            visit=self.visit,
+            attempt=self.number,
+            phase=phase,
+            ms=int((workflow.now() - started).total_seconds() * 1_000),
+            ended=out.ended if isinstance(out, WorkOut) else None,
+        )
+        return out
+
+    async def _find(self, phase: Phase, lost: PhaseLost, finished: Callable[[AcquireOut], Out | None]) -> Out:
+        """Ask what became of a lost phase: its result, or AttemptOver with what it left."""
+        run = self.run
+        if run.ending:
+            raise AttemptOver(ended="interrupted", reason=lost.failure) from lost
+        self.losses += 1
+        run.journal.add("phase_ended", step=self.step.id, phase=phase, attempt=self.number, lost=lost.failure)
+        logger.warning("phase %s of %s was lost: %s", phase, self.step.id, lost.failure)
+        found = await run.phases.recover(self.key(), phase, lost.failure, self.losses)
+        run.state.acquired = found
+        out = finished(found)
+        if out is not None:
+            return out
+        work = found.partial_work if phase == "work" else self.carry.work
+        raise AttemptOver(ended="crash", work=work, partial=found.partial, reason=lost.failure) from lost
+
+    async def record(
+        self,
+        execution: Execution,
+        facts: StepFacts,
+        started: datetime,
+        outcome: RoutingOutcome | None,
+        work: WorkOut | None = None,
+    ) -> None:
+        """Store receipt and envelope of the attempt, and remember where they are."""
+        run, carry = self.run, self.carry
+        state = run.state
+        if state.acquired is None or state.resolved is None:
+            return
+        call = RecordIn(
+            key=self.key(),
+            iteration=run.iteration,
+            lease=state.acquired.lease,
+            bundle=state.resolved.bundle,
+            branch=state.acquired.branch,
+            execution_status=execution,
+            facts=facts,
+            work=work,
+            work_attempt=self.number if work else carry.work_attempt or None,
+            measure_attempt=carry.measure_attempt or None,
+            finalize_attempt=carry.finalize_attempt or None,
+            base_gates=state.acquired.base_gates.get(self.step.id, []),
+            routing=outcome,
+            requested_by=run.requested_by,
+            started_at=started,
+            completed_at=workflow.now(),
+            previous_sha256=state.head,
+            journal=run.journal.batch(),
+        )
+        run.phases.phase = "record"
+        stored = await run.phases.record(call)
+        self.note = None if execution == "succeeded" else self.note
+        state.head = stored.receipt.sha256
+        place = ReceiptPlace(
+            step_id=self.step.id,
+            visit=self.visit,
+            attempt=self.number,
+            sha256=stored.receipt.sha256,
+            uri=stored.receipt.uri,
+        )
+        state.receipts = [*state.receipts, place][-MAX_RECEIPTS:]
+        state.receipts_total += 1
+        if execution == "succeeded":
+            envelope = StepPlace(
+                step_id=self.step.id,
+                visit=self.visit,
+                attempt=self.number,
+                sha256=stored.envelope.sha256,
+            )
+            state.context = [*state.context, envelope][-MAX_CONTEXT:]
+        run.show()
+
+    def _saw_gates(self, gates: list[GateRun], before: str | None, after: str | None) -> None:
+        """Remember what the gates said, for the next iteration and for the outcome."""
+        run, step = self.run, self.step
+        state = run.state
+        for gate in gates:
+            fact = gate.fact
+            run.journal.add(
+                "gate_measured",
+                step=step.id,
+                visit=self.visit,
+                gate=fact.name,
+                passed=fact.passed if fact.measured else None,
+                exit_code=fact.exit_code,
+                reason=fact.reason,
+            )
+            if fact.required and fact.measured and before is not None and before == after:
+                seen = GateSeen(step_id=step.id, gate=fact.name, tree=before, passed=fact.passed)
+                others = [one for one in state.gates_seen if (one.step_id, one.gate) != (step.id, fact.name)]
+                state.gates_seen = [*others, seen]
+        state.last_gates = self.key() if any(not gate.fact.passed for gate in gates) else None
+
+    def key(self) -> AttemptKey:
+        """Return which attempt this is."""
+        return AttemptKey(
+            run_id=self.run.state.run_id,
+            flow_key=self.run.state.flow_key,
+            step_id=self.step.id,
+            visit=self.visit,
+            attempt=self.number,
+        )
+
+    def take_note(self, order: Resume) -> None:
+        """Remember what a person told the agent, and which transport they chose."""
+        self.note = order.note or self.note
+        self.transport = order.transport or self.transport

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Final
 
@@ -15,8 +16,16 @@ _NEVER: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control and format characters, surrogates, line and paragraph separators."""
 
 
+_PLAIN: Final = re.compile(
+    r"[A-Za-z0-9_#-][A-Za-z0-9_.#-]{0,100}(?:/[A-Za-z0-9_#-][A-Za-z0-9_.#-]{0,100}){0,8}"
+)
+"""What nearly all keys are: nothing about them needs a closer look."""
+
+
 def check_key(key: str) -> str:
     """Return ``key`` if it is a relative path of plain names; raises BadInput (``E_STORE_KEY``)."""
+    if _PLAIN.fullmatch(key):
+        return key
     parts = key.split("/")
     if not key or any(part in {"", ".", ".."} for part in parts):
         raise BadInput("E_STORE_KEY", f"a store key is a relative path without '.' and '..': {key!r}")

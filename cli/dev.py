@@ -120,6 +120,9 @@ def _worker_env(server: DevServer, loaded: Loaded) -> Mapping[str, str]:
     env["TEMPORAL_CONFIG_FILE"] = os.devnull  # a profile's TLS or key would not fit this server
     if loaded.origins["log_format"] == "default":
         env["STEPWISE_LOG_FORMAT"] = "text"
+    if loaded.origins["fsync"] == "default":
+        # As the server beside it does: what was written survives a killed process, not a lost machine.
+        env["STEPWISE_FSYNC"] = "false"
     return env
 
 

@@ -75,6 +75,7 @@ async def bare(server: DevServer, flows: int, dispatch: Dispatch) -> Row:
         dispatch,
         histories,
         first_type="noop",
+        last_type="noop",
         per_step=3 if dispatch != "pinned+local" else 2,
         rss_mb=rss,
     )
@@ -124,7 +125,9 @@ async def stepwise(
         rss = _rss_mb()
         histories = [await handle.fetch_history() for handle in handles]
     name = "Stepwise, fsync" if fsync else "Stepwise"
-    row = measure(name, "2 pinned + 1 eager", histories, first_type="work", per_step=1, rss_mb=rss)
+    row = measure(
+        name, "2 pinned + 1 eager", histories, first_type="work", last_type="record", per_step=1, rss_mb=rss
+    )
     return row, histories
 
 

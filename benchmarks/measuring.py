@@ -56,6 +56,7 @@ def measure(
     histories: Sequence[WorkflowHistory],
     *,
     first_type: str,
+    last_type: str,
     per_step: int,
     rss_mb: int,
 ) -> Row:
@@ -70,10 +71,9 @@ def measure(
         steps += len(starts)
         firsts.append(starts[0])
         gaps += [(b - a).total_seconds() * 1_000 for a, b in itertools.pairwise(starts)]
-        inside = [event for event in history.events if _time(event) >= starts[0]]
-        ends = [_time(event) for event in inside if _ends_step(event)]
-        lasts.append(ends[-1])
-        for event in inside:
+        end = _end(history, last_type)
+        lasts.append(end)
+        for event in (one for one in history.events if starts[0] <= _time(one) <= end):
             counts["events"] += 1
             counts["bytes"] += event.ByteSize()
             counts["activity"] += event.HasField("activity_task_scheduled_event_attributes")
@@ -98,7 +98,18 @@ def measure(
     )
 
 
-def _ends_step(event: Any) -> bool:
-    if event.HasField("marker_recorded_event_attributes"):
-        return True
-    return bool(event.HasField("activity_task_completed_event_attributes"))
+def _end(history: WorkflowHistory, last_type: str) -> datetime:
+    """Return when the last activity of the last step ended."""
+    scheduled = {
+        event.event_id
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+        and event.activity_task_scheduled_event_attributes.activity_type.name == last_type
+    }
+    times = [
+        _time(event)
+        for event in history.events
+        if event.HasField("marker_recorded_event_attributes")
+        or event.activity_task_completed_event_attributes.scheduled_event_id in scheduled
+    ]
+    return times[-1]

@@ -136,7 +136,7 @@ class AttemptLog:
             self._totals = totals
 
     def close(self, *, complete: bool = True) -> dict[LogName, ArtifactRef]:
-        """End the transcript, upload the three files, remove them here; a second call returns the same.
+        """End the transcript, upload the files that have lines, remove them here; a second call returns the same.
 
         Raises the error that ``emit`` met, or StoreUnavailable; the spool then stays, to be recovered.
         """
@@ -254,9 +254,11 @@ def _left(evidence: Evidence, folder: Path, key: AttemptKey, name: LogName) -> b
 
 
 def _upload(evidence: Evidence, folder: Path, key: AttemptKey) -> dict[LogName, ArtifactRef]:
+    logs = {name: _left(evidence, folder, key, name) for name in LOGS}
     refs = {
-        name: evidence.put_redacted_lines(f"{key.path}/{name}.jsonl", _left(evidence, folder, key, name))
-        for name in LOGS
+        name: evidence.put_redacted_lines(f"{key.path}/{name}.jsonl", lines)
+        for name, lines in logs.items()
+        if lines
     }
     with spooling(folder):
         for name in LOGS:

@@ -15,6 +15,7 @@ from schemas.events import RunEvent
 from store.evidence import Evidence, line_of
 
 _SEGMENT: Final = re.compile(r"(\d{6,})-(\d{6,})\.jsonl\Z")
+_MAX_KNOWN: Final = 1_000
 _log = logging.getLogger("stepwise.store")
 
 
@@ -39,14 +40,18 @@ class Journal:
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
+        self._last: dict[str, int] = {}
 
     def flush(self, run_id: str, events: list[RunEvent]) -> int:
         """Store those events that are not stored yet; return the last sequence number that now is (0: none).
 
         Raises EvidenceConflict if a number is stored with other content, BadInput if an event is another run's.
         """
-        keys = self._evidence.blobs.keys(_folder(run_id))
         numbers = [event.seq for event in events]
+        known_last = self._last.get(run_id)
+        # What follows what this process stored last cannot overlap anything: no need to look.
+        fresh = known_last is not None and bool(numbers) and min(numbers) == known_last + 1
+        keys = [] if fresh else self._evidence.blobs.keys(_folder(run_id))
         overlapping = [key for key in keys if numbers and _overlaps(key, min(numbers), max(numbers))]
         stored = {event.seq: event for event in self._load(overlapping).events}
         new: dict[int, RunEvent] = {}
@@ -66,7 +71,11 @@ class Journal:
             key = f"{_folder(run_id)}{segment[0].seq:06d}-{segment[-1].seq:06d}.jsonl"
             lines = b"".join(line_of(event.model_dump(mode="json")) for event in segment)
             self._evidence.put_redacted_lines(key, lines)
-        return max((*map(_last, keys), *stored, *new), default=0)
+        last = max((*map(_last, keys), *stored, *new), default=0)
+        if len(self._last) >= _MAX_KNOWN:
+            self._last.clear()
+        self._last[run_id] = last
+        return last
 
     def read(self, run_id: str) -> list[RunEvent]:
         """Return all events, sorted by number, each once; what cannot be read is logged and left out."""

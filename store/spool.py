@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,15 +36,14 @@ def spooling(path: Path) -> Iterator[None]:
 
 
 class LineFile:
-    """One new file of JSON lines on the worker's disk. Every call may raise StoreUnavailable."""
+    """One file of JSON lines on the worker's disk, made with its first line. Every call may raise StoreUnavailable."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.path = path
         self._limits = limits
         self._size = 0
         self._full = False
-        with spooling(path):
-            self._file = path.open("xb", buffering=0)
+        self._file: io.FileIO | None = None
 
     def append(self, tree: Any, notice: Any) -> None:
         """Write one line, its texts cut if it is too long; once the file is full, ``notice``, and then nothing."""
@@ -56,6 +56,8 @@ class LineFile:
     def end_with(self, line: bytes) -> None:
         """Write a line whatever the limit; a line that cannot be written whole is not written."""
         with spooling(self.path):
+            if self._file is None:
+                self._file = self.path.open("xb", buffering=0)
             rest = memoryview(line)
             try:
                 while rest:
@@ -68,7 +70,8 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def _fitted(tree: Any, limit: int) -> bytes | None:

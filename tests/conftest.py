@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +30,9 @@ from store.receipts import Receipts
 from store.redaction import Redactor
 from system.devserver import DevServer, temporal_binary
 from workflows.start import run_id as run_id_of
+
+# What they assert is to be shown as in a test.
+pytest.register_assert_rewrite("activities_kit", "chaos_kit", "run_kit")
 
 ROOT = Path(__file__).resolve().parent.parent
 UNITTEST = ["python3", "-m", "unittest", "-q"]
@@ -80,6 +85,15 @@ def eventually(what: Callable[[], Any], *, within_s: float = 60.0) -> Any:
         time.sleep(0.02)
 
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_the_test() -> None:
+    """Ask the kernel to kill this child when the process that runs the tests ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @dataclass
 class Rig:
     """A Temporal server, a store, and workers that can be killed: what a person has at hand."""
@@ -125,6 +139,7 @@ class Rig:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_die_with_the_test,  # noqa: PLW1509 - a killed test run leaves no worker behind
             )
         self.processes.append(process)
         return process

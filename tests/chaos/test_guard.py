@@ -103,7 +103,7 @@ async def tree(ends: Ends, *, run_id: str = "none", grace_s: float = 0.2) -> Chi
 
 
 def launcher() -> psutil.Process:
-    (process,) = psutil.Process().children()
+    (process,) = [child for child in psutil.Process().children() if "--launcher" in child.cmdline()]
     return process
 
 

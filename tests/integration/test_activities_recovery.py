@@ -373,7 +373,7 @@ async def test_a_lease_lost_during_the_turn_keeps_the_commit_out_of_the_record(r
         await task
 
     assert refused.value.type == "LeaseLost"
-    assert not old.ctx.evidence.blobs.keys(f"{old.key().path}/work.json")
+    assert not old.ctx.evidence.blobs.keys(old.key().path)
     record = old.ctx.runs.get(RUN)
     assert record is not None
     assert record.newest is None

@@ -90,7 +90,6 @@ async def test_a_turn_that_changes_nothing_leaves_neither_commit_nor_intent(tmp_
     kept = driver.ctx.evidence.blobs.keys(f"{driver.key().path}/")
     assert [key.rpartition("/")[2] for key in kept] == [
         "events.jsonl",
-        "tool_calls.jsonl",
         "transcript.jsonl",
         "work.json",
     ]

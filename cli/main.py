@@ -48,10 +48,15 @@ def run(arguments: Sequence[str]) -> int:
         result = typer.main.get_command(app).main(
             list(arguments) or ["--help"], prog_name="stepwise", standalone_mode=False
         )
+        sys.stdout.flush()
     except StepwiseError as error:
         return _failed(error.message, error.mend)
     except typer.TyperException as error:
         return _failed(" ".join(error.format_message().split()), "add --help to see what can be said")
+    except BrokenPipeError:
+        # Whoever read our output has enough; without this Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - people get a line, whatever it was

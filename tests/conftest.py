@@ -247,9 +247,13 @@ class Rig:
     def kill_all(self) -> None:
         """End every worker that still runs."""
         for process in self.processes:
-            if process.poll() is None:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
                 process.kill()
-            process.wait(30)
+                process.wait(30)
 
 
 async def _rig(server: DevServer, tmp_path: Path, name: str) -> Rig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from activities.context import WorkerContext
@@ -11,7 +12,7 @@ from activities.running import Stop
 from activities.sessions import HeldSession
 from activities.timeouts import seconds
 from flows.bundle import Bundle
-from flows.personas import PersonaFile, parse_persona
+from flows.personas import Persona, PersonaFile, parse_persona
 from schemas.calls import AttemptKey
 from schemas.errors import ErrorEnvelope
 from schemas.flow import StepSpec
@@ -42,13 +43,18 @@ def is_read_only(bundle: Bundle, step: StepSpec) -> bool:
     return (step.policy or bundle.spec.defaults.policy) == READ_ONLY
 
 
+@lru_cache(maxsize=256)
+def _persona(key: str, text: str) -> Persona | None:
+    return parse_persona(key, PersonaFile(key, text))[0]
+
+
 def session_spec(
     ctx: WorkerContext, key: AttemptKey, iteration: int, bundle: Bundle, step: StepSpec, model: str | None
 ) -> SessionSpec:
     """Return what a session of the attempt is opened with, all but the id it may be resumed by. Blocks."""
     folder = ctx.folder(key.run_id)
     private = folder.attempt(key)
-    persona, _ = parse_persona(step.agent, PersonaFile(step.agent, bundle.personas.get(step.agent, "")))
+    persona = _persona(step.agent, bundle.personas.get(step.agent, ""))
     return SessionSpec(
         run_id=key.run_id,
         place={

@@ -33,7 +33,7 @@ def read_scenario(path: str | None) -> Scenario:
         raise _refused("scenario_missing", f"the scenario cannot be read: {error}") from error
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1_024)
 def _read(path: str, _inode: int, _mtime_ns: int, size: int) -> Scenario:
     if size > MAX_SCENARIO_BYTES:
         raise _refused("scenario_invalid", f"a scenario may have {MAX_SCENARIO_BYTES} bytes, not {size}")

@@ -49,7 +49,8 @@ async def test_after_a_long_outage_finished_work_is_found_and_running_work_is_re
     await happens(lambda: finishing.evidence.blobs.exists(result), finishing)
     await outage(own_rig, LONG_S)
     ended = await first.as_if_undisturbed()
-    assert len(first.attempts(ended)) == 1
+    # A server that just came back may lose a later phase too; the work that finished meanwhile is not done again.
+    assert {one.from_attempt or one.attempt for one in first.attempts(ended)} == {1}
     await second.attempt_begun(2)
     second.go.touch()
     ended = await second.as_if_undisturbed()

@@ -8,7 +8,7 @@ from typing import Final
 
 from temporalio.exceptions import ApplicationError
 
-from activities.context import OpenRun, WorkerContext
+from activities.context import OpenRun, WorkerContext, now
 from activities.errors import translated
 from activities.gates import Measured, Place, run_gate, unmeasured
 from activities.heartbeat import Beat, beating
@@ -68,6 +68,7 @@ async def _measure(ctx: WorkerContext, call: MeasureIn, beat: Beat, stop: Stop) 
         commit=opened.head,
         failure_signature=failure_signature("\n".join(failures)) if failures else None,
         elapsed_ms=int((time.monotonic() - begun) * 1_000),
+        ended_at=now(),
         stopped=stop.reason,
         left_behind=[*left.created, *left.modified, *left.deleted][:MAX_LEFT_BEHIND],
     )

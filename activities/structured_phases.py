@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
-from activities.context import OpenRun, WorkerContext
+from activities.context import OpenRun, WorkerContext, now
 from activities.endings import done as changed
 from activities.errors import translated
 from activities.heartbeat import Beat, beating
@@ -95,6 +95,7 @@ async def _finalize(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: 
         reprompts=asked.reprompts,
         usage=asked.usage,
         elapsed_ms=asked.elapsed_ms,
+        ended_at=now(),
         error=asked.error,
     )
     await ctx.blocking(ctx.results.save, key, out)
@@ -118,6 +119,7 @@ async def _propose(ctx: WorkerContext, call: SessionPhaseIn, beat: Beat, stop: S
         session_mode=asked.mode,
         usage=asked.usage,
         elapsed_ms=asked.elapsed_ms,
+        ended_at=now(),
         error=asked.error,
     )
     await ctx.blocking(ctx.results.save, key, out)

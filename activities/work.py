@@ -269,6 +269,7 @@ def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
         tools_blocked=totals.blocked if totals else 0,
         stop_reason=ending.stop_reason,
         elapsed_ms=elapsed_ms,
+        ended_at=now(),
         question=outcome.question if outcome else None,
         retry_at=outcome.retry_at if outcome else None,
         savepoint=kept.savepoint,

@@ -28,7 +28,7 @@ from schemas.events import RunEvent
 from schemas.facts import GateFact, StepFacts
 from schemas.flow import FlowSpec
 from schemas.handoff import PartialReason, Savepoint, SessionRef, StopMethod
-from schemas.questions import Question
+from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.receipt import FallbackRecord
 from schemas.routing import RoutingOutcome, RoutingSignal
 from schemas.run import FlowInput, GitResult
@@ -175,12 +175,14 @@ class WorkOut(Durable):
     stop_reason: str | None = None
     elapsed_ms: int = 0
     question: Question | None = None
+    call: CallRequest | None = None
     retry_at: UtcTime | None = None
     partial: ArtifactRef | None = None
     savepoint: Savepoint | None = None
     fallbacks: list[FallbackRecord] = []
     context_cut: list[str] = []
     error: ErrorEnvelope | None = None
+    ended_at: UtcTime | None = None
 
 
 class GateRun(Durable):
@@ -202,6 +204,7 @@ class MeasureOut(Durable):
     elapsed_ms: int = 0
     stopped: PartialReason | None = None
     left_behind: list[str] = []
+    ended_at: UtcTime | None = None
 
 
 class FinalizeOut(Durable):
@@ -217,6 +220,7 @@ class FinalizeOut(Durable):
     usage: Usage = Usage()
     elapsed_ms: int = 0
     error: ErrorEnvelope | None = None
+    ended_at: UtcTime | None = None
 
 
 class ProposeOut(Durable):
@@ -228,6 +232,7 @@ class ProposeOut(Durable):
     usage: Usage = Usage()
     elapsed_ms: int = 0
     error: ErrorEnvelope | None = None
+    ended_at: UtcTime | None = None
 
 
 class AcquireOut(Durable):
@@ -264,7 +269,11 @@ class PhaseIn(Durable):
 
 
 class WorkIn(PhaseIn):
-    """Let the agent work: the earlier envelopes it sees, a human's note, the partial it goes on from."""
+    """Let the agent work: the earlier envelopes it sees, a human's note, the partial it goes on from.
+
+    ``fresh`` starts from the last commit whatever is in the tree; ``given`` answers the question the attempt before
+    ended with; ``decisions`` are what humans said of calls that policy asks about.
+    """
 
     transports: list[str]
     model: str | None = None
@@ -274,6 +283,9 @@ class WorkIn(PhaseIn):
     last_gates: AttemptKey | None = None
     session: SessionRef | None = None
     budget: Budget | None = None
+    fresh: bool = False
+    given: Given | None = None
+    decisions: list[CallDecision] = []
 
 
 class MeasureIn(PhaseIn):
@@ -340,6 +352,24 @@ class FlushOut(Durable):
     last_seq: int
 
 
+class DeliverIn(Durable):
+    """Hand a human's word to the live session of an attempt: text, an answer, or the decision about a call."""
+
+    key: AttemptKey
+    lease: Lease
+    steer: str | None = None
+    given: Given | None = None
+    call_id: str | None = None
+    decision: CallDecision | None = None
+
+
+class DeliverOut(Durable):
+    """Whether a live session took it; ``detail`` says why not."""
+
+    live: bool
+    detail: str = ""
+
+
 class ReleaseIn(Durable):
     """Give the run back: publish as asked, record the outcome, end its lease."""
 
@@ -367,6 +397,7 @@ FINALIZE = ActivityRef("finalize", SessionPhaseIn, FinalizeOut)
 PROPOSE_ROUTE = ActivityRef("propose_route", SessionPhaseIn, ProposeOut)
 RECORD = ActivityRef("record", RecordIn, RecordOut)
 FLUSH = ActivityRef("flush_journal", FlushIn, FlushOut)
+DELIVER = ActivityRef("deliver", DeliverIn, DeliverOut)
 RELEASE = ActivityRef("release_workspace", ReleaseIn, ReleaseOut)
 
 

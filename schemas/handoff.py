@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.common import ArtifactRef, Closed, Durable, FileChanges, Help, Phase, UtcTime, Verification
-from schemas.questions import Question
+from schemas.questions import CallRequest, Question
 from schemas.tools import NormalizedToolCall
 
 MAX_SUMMARY_CHARS = 2_000
@@ -114,6 +114,7 @@ class PartialHandoff(Durable):
     done: list[str] = []
     remaining: list[str] = []
     open_question: Question | None = None
+    open_call: CallRequest | None = None
     savepoint: Savepoint | None = None
     file_changes: FileChanges = FileChanges()
     session: SessionRef | None = None

@@ -19,6 +19,13 @@ class Pause(Closed):
     by: str = Field(default="", max_length=200)
 
 
+class Interrupt(Closed):
+    """Stop the agent in the middle of its work; what it did is kept, and the run waits for a human."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+    by: str = Field(default="", max_length=200)
+
+
 class Abort(Closed):
     """End the run at once; its receipt and journal are still written."""
 
@@ -52,10 +59,41 @@ class Reject(Closed):
     by: str = Field(default="", max_length=200)
 
 
-class Verdict(Closed):
-    """The answer to a message: accepted, already so, or refused with what would be legal."""
+class AnswerQuestion(Closed):
+    """Answer an agent's question: by question text, header or number ("1" is the first); no payload: the defaults.
 
-    verdict: Literal["accepted", "already", "refused"]
+    The default of a question with options is its first option, that of one without is the agent's own judgement.
+    ``question_id`` may be left out where one question waits.
+    """
+
+    question_id: str | None = None
+    answers: dict[str, str | list[str]] = Field(default={}, max_length=50)
+    by: str = Field(default="", max_length=200)
+
+
+class Steer(Closed):
+    """Say something to the agent while it works."""
+
+    text: str = Field(
+        default="Look at the objective again, and at what is left to do.", min_length=1, max_length=20_000
+    )
+    by: str = Field(default="", max_length=200)
+
+
+class ExtendBudget(Closed):
+    """Allow more: what is given is added to the bounds that exist; no payload adds the used-up bound once more."""
+
+    tokens: int | None = Field(default=None, gt=0, le=1_000_000_000)
+    usd: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
+    seconds: int | None = Field(default=None, gt=0, le=31_536_000)
+    cycles: int | None = Field(default=None, gt=0, le=64)
+    by: str = Field(default="", max_length=200)
+
+
+class Verdict(Closed):
+    """The answer to a message: accepted, already so, queued for the agent's next turn, or refused."""
+
+    verdict: Literal["accepted", "already", "queued", "refused"]
     name: str
     message: str = ""
     legal: list[str] = []

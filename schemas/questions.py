@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from schemas.common import Durable, UtcTime
@@ -24,6 +26,40 @@ class Question(Durable):
     attempt: int = 1
     items: list[QuestionItem] = Field(min_length=1)
     deadline: UtcTime | None = None
+
+
+class CallRequest(Durable):
+    """A tool call that policy lets happen only with a human's consent.
+
+    ``signature`` is the same for the same call (tool and arguments), also in another session; ``code`` and ``reason``
+    are the policy's.
+    """
+
+    call_id: str
+    signature: str
+    tool_name: str
+    input: str = Field(default="", max_length=2_100)
+    code: str = ""
+    reason: str = Field(default="", max_length=2_000)
+    deadline: UtcTime | None = None
+
+
+class CallDecision(Durable):
+    """What a human said of a call; ``remember`` lets the same call pass for the rest of the run."""
+
+    signature: str
+    allow: bool
+    reason: str = ""
+    by: str = ""
+    remember: Literal["once", "run"] = "once"
+
+
+class Given(Durable):
+    """A human's answer to a question an earlier attempt ended with, for the session that goes on."""
+
+    question: Question
+    answers: dict[str, str | list[str]]
+    by: str = ""
 
 
 class Answer(Durable):

@@ -7,9 +7,11 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from schemas.calls import AcquireOut, AttemptKey, ResolveOut, StepPlace
-from schemas.common import ArtifactRef, Durable, Outcome, Phase, Usage, UtcTime
+from schemas.common import ArtifactRef, Budget, ChangeCounts, Durable, Outcome, Phase, Usage, UtcTime
 from schemas.events import RunEvent
 from schemas.flow import GateParser
+from schemas.handoff import Savepoint, SessionRef
+from schemas.questions import CallDecision, CallRequest, Question
 from schemas.receipt import GENESIS
 from schemas.routing import RoutingState
 from schemas.run import DecisionSummary, FlowInput, StepSummary
@@ -76,6 +78,65 @@ class Waiting(Durable):
     legal: list[str] = []
 
 
+class Asked(Durable):
+    """What a live session asks a human: sent by the work activity as the signal ``_asked``."""
+
+    id: str
+    key: AttemptKey
+    question: Question | None = None
+    call: CallRequest | None = None
+    deadline: UtcTime | None = None
+
+
+class Settled(Durable):
+    """A live question or call that is over: sent by the work activity as the signal ``_settled``."""
+
+    id: str
+    key: AttemptKey
+
+
+class LegalAnswer(Durable):
+    """One message that answers a wait, with the command that sends it."""
+
+    message: str
+    help: str = ""
+    command: str = ""
+
+
+class PendingItem(Durable):
+    """One thing a human is waited for: what, since when, until when, what silence means, what can be answered."""
+
+    kind: WaitFor
+    id: str | None = None
+    step_id: str | None = None
+    reason: str = ""
+    since: UtcTime
+    deadline: UtcTime | None = None
+    on_silence: str = ""
+    live: bool = False
+    question: Question | None = None
+    call: CallRequest | None = None
+    legal: list[LegalAnswer] = []
+
+
+class PartialView(Durable):
+    """Answer of the query ``partial_handoff``: where the newest partial handoff is, and what stands in it."""
+
+    ref: ArtifactRef
+    step_id: str
+    visit: int
+    attempt: int
+    ended: str
+    reason: str = ""
+    stop_method: str | None = None
+    requested_by: str = ""
+    session: SessionRef | None = None
+    savepoint: Savepoint | None = None
+    changes: ChangeCounts = ChangeCounts()
+    question: Question | None = None
+    call: CallRequest | None = None
+
+
 class RunState(Durable):
     """Everything of a run that outlives one history; mutated in place by the workflow alone."""
 
@@ -114,6 +175,10 @@ class RunState(Durable):
     pending: list[RunEvent] = []
     pause_reason: str | None = None
     last_refused: LastRefused | None = None
+    partial: PartialView | None = None
+    steers: list[str] = []
+    allowed: list[CallDecision] = []
+    extended: Budget = Budget()
     continued: int = 0
 
 

@@ -14,7 +14,7 @@ from schemas.common import SessionMode
 from schemas.errors import ErrorEnvelope
 from schemas.events import TransportEvent
 from schemas.handoff import StopMethod
-from schemas.questions import Answer, Question
+from schemas.questions import Answer, CallDecision, CallRequest, Question
 
 Emit = Callable[[TransportEvent], None]
 """Takes an event; never blocks, never raises."""
@@ -79,6 +79,7 @@ class SessionSpec:
     resume: str | None = None
     scenario: str | None = None
     on_question: Callable[[Question], Awaitable[Answer | Park]] | None = None
+    on_call: Callable[[CallRequest], Awaitable[CallDecision | Park]] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class WorkOutcome:
     end: WorkEnd
     stop_reason: str = ""
     question: Question | None = None
+    call: CallRequest | None = None
     retry_at: datetime | None = None
     error: ErrorEnvelope | None = None
 

@@ -119,7 +119,6 @@ class Attempts:
                 lambda out: out.finished_route,
             )
             carry.route_attempt = self.number
-        await self._boundary()
 
     async def _boundary(self) -> None:
         order = await self.run.boundary()
@@ -245,10 +244,15 @@ class Attempts:
         execution: Execution,
         facts: StepFacts,
         started: datetime,
+        ended: datetime,
         outcome: RoutingOutcome | None,
         work: WorkOut | None = None,
     ) -> None:
-        """Store receipt and envelope of the attempt, and remember where they are."""
+        """Store receipt and envelope of the attempt, and remember where they are.
+
+        That of an attempt whose phases all finished depends on their results alone, so it may be written by a local
+        activity; the journal, which has the workflow's own times and the messages of people, goes another way.
+        """
         run, carry = self.run, self.carry
         state = run.state
         if state.acquired is None or state.resolved is None:
@@ -269,12 +273,13 @@ class Attempts:
             routing=outcome,
             requested_by=run.requested_by,
             started_at=started,
-            completed_at=workflow.now(),
+            completed_at=max(started, ended),
             previous_sha256=state.head,
-            journal=run.journal.batch(),
         )
-        run.phases.phase = "record"
-        stored = await run.phases.record(call)
+        local = execution == "succeeded"
+        if not local:
+            call = call.model_copy(update={"journal": run.journal.batch()})
+        stored = await run.phases.record(call, local=local)
         self.note = None if execution == "succeeded" else self.note
         state.head = stored.receipt.sha256
         place = ReceiptPlace(

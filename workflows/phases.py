@@ -183,15 +183,22 @@ class Phases:
         self._journal.stored(call.journal)
         return out
 
-    async def record(self, call: RecordIn) -> RecordOut:
-        """Write receipt, envelope and journal of one attempt. Raises Refused."""
+    async def record(self, call: RecordIn, *, local: bool = False) -> RecordOut:
+        """Write receipt, envelope and journal of one attempt. Raises Refused.
+
+        ``local`` only where every argument comes from results that are in history, and without journal: a local
+        activity whose end a crash keeps out of history is run again, in a workflow task that has another time and
+        perhaps another message before it, and must then write the same once more.
+        """
         self.phase = "record"
-        out = await self._written(
-            RECORD,
-            call,
-            activity_id=call.key.activity_id("record"),
-            summary=f"{call.key.step_id} (iteration {call.iteration})",
-        )
+        summary = f"{call.key.step_id} (iteration {call.iteration})"
+        if local:
+            start = self._start_local(RECORD, call, summary=summary)
+        else:
+            start = self._start_writing(
+                RECORD, call, activity_id=call.key.activity_id("record"), summary=summary
+            )
+        out = await self._written(start, summary)
         self._journal.stored(call.journal)
         return out
 
@@ -200,7 +207,8 @@ class Phases:
         batch = self._journal.batch()
         if batch:
             call = FlushIn(run_id=self._state.run_id, journal=batch)
-            await self._written(FLUSH, call, summary="flush the journal")
+            summary = "flush the journal"
+            await self._written(self._start_writing(FLUSH, call, summary=summary), summary)
             self._journal.stored(batch)
 
     async def release(self, call: ReleaseIn) -> ReleaseOut:
@@ -262,14 +270,22 @@ class Phases:
                 raise Refused("failed", f"{summary}: {lost.failure}") from lost
             raise
 
-    async def _written(
-        self, ref: ActivityRef[Call, Out], call: Call, *, summary: str, activity_id: str | None = None
-    ) -> Out:
-        """Write to the store, to the end whatever is cancelled meanwhile. Raises Refused.
+    def _start_local(
+        self, ref: ActivityRef[Call, Out], call: Call, *, summary: str
+    ) -> workflow.ActivityHandle[Out]:
+        handle: workflow.ActivityHandle[Out] = workflow.start_local_activity(
+            ref.name,
+            call,
+            result_type=ref.returns,
+            start_to_close_timeout=WRITING,
+            retry_policy=STORE,
+            summary=summary,
+        )
+        return handle
 
-        No local activity: its arguments are in history before it runs, so one that is run again, after a crash,
-        writes the same once more. Those of a local one would have the times and messages of another workflow task.
-        """
+    def _start_writing(
+        self, ref: ActivityRef[Call, Out], call: Call, *, summary: str, activity_id: str | None = None
+    ) -> workflow.ActivityHandle[Out]:
         pace = self._state.resolved.pace if self._state.resolved else None
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
             ref.name,
@@ -281,6 +297,10 @@ class Phases:
             retry_policy=STORE,
             summary=summary,
         )
+        return handle
+
+    async def _written(self, handle: workflow.ActivityHandle[Out], summary: str) -> Out:
+        """Wait for a write to the store, to its end whatever is cancelled meanwhile. Raises Refused."""
         while True:
             try:
                 return await asyncio.shield(handle)

@@ -89,9 +89,11 @@ class Visit:
         facts = compose(step, carry)
         for part in (carry.finalize, carry.route):
             state.usage = state.usage.plus(part.usage if part else Usage())
-        state.routing = observe(run.routing, step, facts, workflow.now())
+        # Decided as of the end of the last phase: what is recorded now must be the same if it is recorded again.
+        ended = carry.ended_at() or workflow.now()
+        state.routing = observe(run.routing, step, facts, ended)
         signal = carry.route.signal if carry.route else None
-        outcome = decide(step, run.routing, facts, signal)
+        outcome = decide(step, state.routing, facts, signal)
         gates = gates_line(carry.measure.gates) if carry.measure else ""
         run.summarise(step.id, status=facts.status, gates=gates)
         state.final_tree = facts.tree or state.final_tree
@@ -99,15 +101,18 @@ class Visit:
         run.journal.add(
             "step_ended", step=step.id, visit=self._visit, status=facts.status, gates=gates or None
         )
-        await self._at.record("succeeded", facts, started, outcome)
-        run.check_ending()
+        await self._at.record("succeeded", facts, started, ended, outcome)
+        order = await run.boundary()
+        if order is not None:
+            self._at.take_note(order)
+            if order.action != "continue":
+                return await self._ordered(order, facts)
         if step.approval == "after":
             answer = await self._approved_after()
             if answer is not None:
                 return await self._again_or_leave(answer, facts)
         if outcome.decision == "escalate":
-            order = await run.wait("human", outcome.explanation or outcome.reason, step.human)
-            return await self._ordered(order, facts)
+            return await self._ask("human", outcome.explanation or outcome.reason, facts)
         return outcome
 
     async def _stopped(self, over: AttemptOver, started: datetime) -> RoutingOutcome | None:
@@ -126,6 +131,7 @@ class Visit:
             EXECUTION.get(over.ended, "interrupted"),
             facts,
             started,
+            workflow.now(),
             None,
             work=over.work if self._at.carry.work is None else None,
         )
@@ -159,10 +165,10 @@ class Visit:
                 return await self._ask("human", f"{step.id}: {what}", facts)
             case "rate_limited":
                 until = work.retry_at if work and work.retry_at else workflow.now() + timedelta(minutes=1)
-                order = await run.wait("rate_limit", "the provider refuses until then", step.human, until)
-                if not isinstance(order, Resume) or order.action == "continue":
+                answer = await run.wait("rate_limit", "the provider refuses until then", step.human, until)
+                if not isinstance(answer, Resume) or answer.action == "continue":
                     return None
-                return await self._ordered(order, facts)
+                return await self._ordered(answer, facts)
             case "question" if step.questions.unanswered == "default":
                 self._at.note = "Nobody answers questions here. Use the first option, or your best judgement."
                 return None

@@ -193,7 +193,7 @@ class Phases:
         self.phase = "record"
         summary = f"{call.key.step_id} (iteration {call.iteration})"
         if local:
-            start = self._start_local(RECORD, call, summary=summary)
+            start = self._start_local(RECORD, call)
         else:
             start = self._start_writing(
                 RECORD, call, activity_id=call.key.activity_id("record"), summary=summary
@@ -270,16 +270,13 @@ class Phases:
                 raise Refused("failed", f"{summary}: {lost.failure}") from lost
             raise
 
-    def _start_local(
-        self, ref: ActivityRef[Call, Out], call: Call, *, summary: str
-    ) -> workflow.ActivityHandle[Out]:
+    def _start_local(self, ref: ActivityRef[Call, Out], call: Call) -> workflow.ActivityHandle[Out]:
         handle: workflow.ActivityHandle[Out] = workflow.start_local_activity(
             ref.name,
             call,
             result_type=ref.returns,
             start_to_close_timeout=WRITING,
             retry_policy=STORE,
-            summary=summary,
         )
         return handle
 

@@ -75,6 +75,7 @@ class Waiting(Durable):
     reason: str = ""
     since: UtcTime
     deadline: UtcTime | None = None
+    on_silence: str = ""
     legal: list[str] = []
 
 

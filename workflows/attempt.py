@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 
-from policy.budgets import Exceeded, remaining, tightest
+from policy.budgets import MAX_CYCLES, Exceeded, extend, remaining, tightest
 from schemas.calls import (
     FINALIZE,
     MEASURE,
@@ -31,7 +31,8 @@ from schemas.common import ArtifactRef, Budget, Durable, Execution, Phase, Usage
 from schemas.facts import StepFacts
 from schemas.flow import Branch, StepSpec
 from schemas.handoff import SessionRef
-from schemas.messages import Resume
+from schemas.messages import ExtendBudget, Resume
+from schemas.questions import CallDecision, Given
 from schemas.routing import RoutingOutcome
 from schemas.run_state import MAX_CONTEXT, MAX_RECEIPTS, GateSeen, ReceiptPlace
 from workflows.facts import Carry, timeout_s
@@ -67,12 +68,15 @@ class Attempts:
         self.number = 0
         self.carry = Carry()
         self.note: str | None = None
+        self.given: Given | None = None
+        self.decisions: list[CallDecision] = []
         self.partial: ArtifactRef | None = None
         self.session: SessionRef | None = None
         self.transport: str | None = None
         self.losses = 0
         self.used = Usage()
         self.seconds = 0.0
+        self.extended = Budget()
 
     async def phases(self) -> None:
         """Run the phases that are not finished. Raises AttemptOver, Ended."""
@@ -137,29 +141,72 @@ class Attempts:
             transports=[self.transport] if self.transport else transports,
             model=step.model or state.input.model or run.spec.defaults.model,
             context=state.context,
-            note=self.note,
+            note="\n\n".join([*([self.note] if self.note else []), *state.steers]) or None,
             partial=self.partial,
             last_gates=state.last_gates,
             session=self.session,
             budget=self._budget(),
+            fresh=self.partial is None,
+            given=self.given,
+            decisions=[*state.allowed, *self.decisions],
         )
+        state.steers = []
         limit_s = timeout_s(run.spec, step, "work") + step.interrupt.grace_s + 600
-        out = await self._call(WORK, call, "work", limit_s, lambda found: found.finished_work)
+        run.working = self.key()
+        try:
+            out = await self._call(WORK, call, "work", limit_s, lambda found: found.finished_work)
+        finally:
+            run.working = None
+            run.live.over()
+        self.given, self.decisions = None, []
         self.spent(out)
         return out
 
     def _budget(self) -> Budget | None:
         """Return what the work may use, None if there is no bound. Raises AttemptOver when nothing is left."""
-        run, step = self.run, self.step
-        state = run.state
-        flow = remaining(state.input.budget, state.usage, state.work_seconds, 0)
-        own = remaining(step.budget or run.spec.defaults.budget, self.used, self.seconds, 0)
+        flow, own = self._left()
         for left in (flow, own):
             if isinstance(left, Exceeded):
-                what = f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
-                raise AttemptOver(ended="budget", reason=what)
+                raise AttemptOver(ended="budget", reason=used_up(left))
         left = tightest(own if isinstance(own, Budget) else None, flow if isinstance(flow, Budget) else None)
         return left if left != Budget() else None
+
+    def _bounds(self) -> tuple[Budget | None, Budget | None]:
+        """Return the bounds of the run and of the step, as far as people have raised them."""
+        state = self.run.state
+        flow, own = state.input.budget, self.step.budget or self.run.spec.defaults.budget
+        return extend(flow, state.extended) if flow else None, extend(own, self.extended) if own else None
+
+    def _left(self) -> tuple[Budget | Exceeded, Budget | Exceeded]:
+        """Return what is left of the bounds of the run and of the step."""
+        state = self.run.state
+        flow, own = self._bounds()
+        return (
+            remaining(flow, state.usage, state.work_seconds, 0),
+            remaining(own, self.used, self.seconds, 0),
+        )
+
+    def budget_reason(self) -> str:
+        """Return which bound is used up, in words."""
+        found = [used_up(left) for left in self._left() if isinstance(left, Exceeded)]
+        return "; ".join(found) or "the budget of this step is used up"
+
+    def extend(self, order: ExtendBudget) -> None:
+        """Raise the bounds: by what was given, else by what is used up once more, else by all of them once more."""
+        state = self.run.state
+        given = Budget(tokens=order.tokens, usd=order.usd, seconds=order.seconds, cycles=order.cycles)
+        flow, own = self._bounds()
+        left = self._left()
+        if given == Budget():
+            more = [_once_more(bound, found) for bound, found in zip((flow, own), left, strict=True)]
+            if more == [Budget(), Budget()]:
+                more = [
+                    state.input.budget or Budget(),
+                    self.step.budget or self.run.spec.defaults.budget or Budget(),
+                ]
+        else:
+            more = [given, given]
+        state.extended, self.extended = _plus(state.extended, more[0]), _plus(self.extended, more[1])
 
     def spent(self, out: WorkOut) -> None:
         """Count what a work phase used, for the run and for the step."""
@@ -336,3 +383,25 @@ class Attempts:
         """Remember what a person told the agent, and which transport they chose."""
         self.note = order.note or self.note
         self.transport = order.transport or self.transport
+
+
+def used_up(left: Exceeded) -> str:
+    """Return in words which bound is used up."""
+    return f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
+
+
+def _once_more(bound: Budget | None, left: Budget | Exceeded) -> Budget:
+    """Return the bound that is used up, alone; nothing where none is."""
+    if bound is None or not isinstance(left, Exceeded):
+        return Budget()
+    return Budget.model_validate({left.which: bound.model_dump()[left.which]})
+
+
+def _plus(one: Budget, more: Budget) -> Budget:
+    """Return both extensions together."""
+    sums = {
+        name: (value or 0) + (more.model_dump()[name] or 0) or None
+        for name, value in one.model_dump().items()
+    }
+    cycles = sums["cycles"]
+    return Budget.model_validate({**sums, "cycles": min(cycles, MAX_CYCLES) if cycles else None})

@@ -7,11 +7,12 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from schemas.calls import ReleaseIn
+from schemas.calls import AcquireOut, ReleaseIn
 from schemas.common import Outcome
 from schemas.errors import OWN_ERROR_TYPES, ErrorEnvelope
 from schemas.routing import RoutingState
 from schemas.run import FlowResult
+from schemas.run_state import GateSeen, OwedGate, RunState
 from workflows.final import conclude, owe
 from workflows.phases import Refused
 from workflows.routing import begin, transition
@@ -22,7 +23,10 @@ from workflows.visit import Visit
 async def _reset_not_supported(run: Run) -> ApplicationError:
     """Return the error that ends a run which was reset; its workspace and evidence are not touched."""
     await _settle(run, "failed")
-    message = "a run cannot be reset, since its workspace has moved on; start a new run"
+    message = (
+        "a run cannot be reset, since its workspace has moved on; "
+        f"a new run goes on from one of its steps: stepwise fork {run.state.run_id} --from STEP"
+    )
     return ApplicationError(message, type="ResetNotSupported", non_retryable=True)
 
 
@@ -94,7 +98,15 @@ async def _prepare(run: Run) -> None:
     spec = state.resolved.spec
     state.flow_key = spec.id
     state.chain = [*state.chain, spec.id]
-    run.journal.add("run_created", flow=spec.id, bundle=state.resolved.bundle.sha256, repo=state.input.repo)
+    fork = state.input.fork if state.acquired is None else None
+    run.journal.add(
+        "run_created",
+        flow=spec.id,
+        bundle=state.resolved.bundle.sha256,
+        repo=state.input.repo,
+        forked_from=fork.model_dump(exclude_none=True) if fork else None,
+    )
+    first = fork.step if fork else spec.steps[0].id
     if state.acquired is None:
         run.show()
         try:
@@ -103,16 +115,39 @@ async def _prepare(run: Run) -> None:
             run.check_ending()
             raise
         state.final_tree = state.acquired.base_tree
-    state.routing = begin(spec, workflow.now())
-    state.next_step = spec.steps[0].id
+        _go_on_from_parent(state, state.acquired)
+    state.routing = begin(spec, workflow.now(), first)
+    state.next_step = first
     run.check_ending()
+
+
+def _go_on_from_parent(state: RunState, acquired: AcquireOut) -> None:
+    """Let a fork stand where its parent stood, and owe the gates of what was visited there."""
+    forked = acquired.forked
+    if forked is None:
+        return
+    state.acquired = acquired.model_copy(update={"forked": None})
+    state.final_tree = forked.tree
+    state.context = forked.context
+    state.last_gates = forked.last_gates
+    state.owed = [OwedGate.model_validate(gate.model_dump(exclude={"passed"})) for gate in forked.gates]
+    state.gates_seen = [
+        GateSeen(
+            step_id=gate.step_id if gate.flow_key == state.flow_key else f"{gate.flow_key}:{gate.step_id}",
+            gate=gate.gate,
+            tree=forked.tree,
+            passed=gate.passed,
+        )
+        for gate in forked.gates
+        if gate.passed is not None
+    ]
 
 
 async def _continue_if_long(run: Run) -> None:
     """Continue as new where Temporal suggests it: between steps, with every message judged."""
     if not workflow.info().is_continue_as_new_suggested():
         return
-    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    await workflow.wait_condition(lambda: run.settled)
     run.check_ending()
     run.state.continued += 1
     workflow.continue_as_new(args=[run.state.input, run.state])
@@ -172,7 +207,7 @@ async def _settle(run: Run, outcome: Outcome) -> None:
     run.outcome = outcome
     run.phases.phase = None
     run.show()
-    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    await workflow.wait_condition(lambda: run.settled)
 
 
 async def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
@@ -183,7 +218,7 @@ async def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
     follows = state.resolved.spec.on_complete if outcome in COMPLETED else state.resolved.spec.on_failure
     if follows is None or follows.flow in state.chain:
         return
-    await workflow.wait_condition(lambda: run.mailbox.empty and workflow.all_handlers_finished())
+    await workflow.wait_condition(lambda: run.settled)
     if run.ending or run.was_reset:
         return
     owe(run)

@@ -134,7 +134,7 @@ async def _measure(run: Run, gates: list[OwedGate]) -> None:
     run.step, run.visit, run.iteration = None, visit, 1
     run.journal.add("step_started", step=FINAL_STEP, visit=visit, gates=names)
     measure, started = await _attempts(run, gates, names)
-    run.check_ending()
+    await run.boundary()
     unchanged = measure.tree_before is not None and measure.tree_before == measure.tree_after
     facts = StepFacts(
         status=verification([one.fact for one in measure.gates], names, None, None, not unchanged),
@@ -160,11 +160,11 @@ async def _measure(run: Run, gates: list[OwedGate]) -> None:
 async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[MeasureOut, datetime]:
     """Return the measurement, and when its attempt began; each attempt that was lost has a receipt too."""
     state = run.state
-    for attempt in range(1, MAX_FINAL_LOSSES + 1):
+    losses, attempt = 0, 0
+    while losses < MAX_FINAL_LOSSES and state.acquired is not None:
+        attempt += 1
         run.attempt = attempt
         started = workflow.now()
-        if state.acquired is None:
-            break
         call = MeasureIn(
             key=_key(run, gates[0]),
             iteration=1,
@@ -180,13 +180,18 @@ async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[
             out = await run.phases.pinned(MEASURE, call, "measure", limit_s, summary="final measurement")
         except PhaseLost as lost:
             run.check_ending()
-            state.acquired = await run.phases.recover(_key(run, gates[0]), "measure", lost.failure, attempt)
+            losses += 1
+            state.acquired = await run.phases.recover(_key(run, gates[0]), "measure", lost.failure, losses)
             if state.acquired.finished_measure is not None:
                 return state.acquired.finished_measure, started
             facts = StepFacts(status="PARTIAL", stop_reason="crash")
             await _record(run, gates[0], "failed", facts, started, None)
         else:
-            return out, started
+            if out.stopped is None:
+                return out, started
+            facts = StepFacts(status="PARTIAL", stop_reason=out.stopped)
+            await _record(run, gates[0], "interrupted", facts, started, None)
+            await run.boundary()
     raise Ended("unverified", "the final measurement was lost again and again")
 
 

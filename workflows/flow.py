@@ -11,10 +11,10 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from schemas.run import FlowResult
-from schemas.run_state import ReceiptsView, RoutingView, RunStatus
+from schemas.run_state import PartialView, PendingItem, ReceiptsView, RoutingView, RunStatus
 from workflows.engine import execute
 from workflows.mailbox import Mailbox
-from workflows.messages import MESSAGES, BadMessage, Message, parse, refusal
+from workflows.messages import INTERNAL, MESSAGES, BadMessage, Message, parse, refusal
 from workflows.run import Run, fresh_state
 from workflows.start import parse_start, run_id
 
@@ -64,6 +64,8 @@ def _controls() -> type[Controls]:
     for message in MESSAGES.values():
         members[f"signal_{message.name}"] = _signal(message)
         members[f"update_{message.name}"] = _update(message)
+    for name in INTERNAL:
+        members[f"signal{name}"] = _internal(name)
     return type("TableControls", (Controls,), members)
 
 
@@ -71,6 +73,14 @@ def _signal(message: Message) -> Any:
     @workflow.signal(name=message.name, description=message.help)
     def handler(self: Controls, *args: Any) -> None:
         self.post(message.name, args)
+
+    return handler
+
+
+def _internal(name: str) -> Any:
+    @workflow.signal(name=name, description="Sent by the engine itself.")
+    def handler(self: Controls, *args: Any) -> None:
+        self.post(name, args)
 
     return handler
 
@@ -116,7 +126,10 @@ class Flow(_TableControls):  # type: ignore[misc] # built from the table of mess
                 main.cancel()
 
         workflow.register_random_seed_callback(on_reset)
-        self._pump = asyncio.create_task(self._mailbox.pump(run.apply, run.refuse))
+        self._pumps = [
+            asyncio.create_task(self._mailbox.pump(run)),
+            asyncio.create_task(run.live.pump()),
+        ]
         return await execute(run)
 
     @workflow.signal(dynamic=True, description="Any other name: refused, and status says so.")
@@ -128,6 +141,16 @@ class Flow(_TableControls):  # type: ignore[misc] # built from the table of mess
     def status(self) -> RunStatus | None:
         """Return the run's status; None before its first task."""
         return self._run.status() if self._run else None
+
+    @workflow.query(name="pending", description="What is waited for, and which messages answer it.")
+    def pending(self) -> list[PendingItem]:
+        """Return what a person is waited for; empty while nothing is."""
+        return self._run.pending_view() if self._run else []
+
+    @workflow.query(name="partial_handoff", description="What the newest stopped attempt left.")
+    def partial_handoff(self) -> PartialView | None:
+        """Return where the partial handoff is and what stands in it; None where no attempt was stopped."""
+        return self._run.state.partial if self._run else None
 
     @workflow.query(name="routing", description="Routing decisions with their reasons.")
     def routing(self) -> RoutingView | None:

@@ -12,9 +12,21 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.common import Closed
-from schemas.messages import Abort, Approve, Pause, Reject, Resume
-from schemas.run_state import State, WaitFor
+from schemas.common import Closed, Durable
+from schemas.messages import (
+    Abort,
+    AnswerQuestion,
+    Approve,
+    ExtendBudget,
+    Interrupt,
+    Pause,
+    Reject,
+    Resume,
+    Steer,
+)
+from schemas.questions import CallRequest, Question
+from schemas.run_state import Asked, Settled, State, WaitFor
+from workflows.answers import BadAnswer, checked
 
 
 @dataclass(frozen=True)
@@ -28,26 +40,57 @@ class Message:
 
 MESSAGES: dict[str, Message] = {
     "pause": Message("pause", Pause, "Take hold at the next phase boundary; no payload needed."),
+    "interrupt": Message(
+        "interrupt",
+        Interrupt,
+        "Stop the agent in the middle of its work; what it did is kept, and the run waits for a resume.",
+    ),
     "resume": Message(
         "resume",
         Resume,
-        'Go on. action: continue (default) | retry | skip | goto (with "step") | abort; note: words to the agent.',
+        'Go on. action: continue (default) | retry | skip | goto (with "step") | abort; note: words to the agent; '
+        "transport: another agent.",
+    ),
+    "answer": Message(
+        "answer",
+        AnswerQuestion,
+        'Answer the agent\'s question: {"answers": {"1": "…"}}; no payload: its first options.',
+    ),
+    "approve": Message(
+        "approve", Approve, "Let the approval gate, or the call that policy asks about, pass."
+    ),
+    "reject": Message(
+        "reject", Reject, "Refuse at the approval gate, or refuse the call; reason goes to the agent."
+    ),
+    "steer": Message("steer", Steer, 'Say something to the agent while it works: {"text": "…"}.'),
+    "extend_budget": Message(
+        "extend_budget",
+        ExtendBudget,
+        "Allow more (tokens, usd, seconds, cycles); no payload: the used-up bound once more.",
     ),
     "abort": Message("abort", Abort, "End the run at once, with receipt and journal; outcome stopped."),
-    "approve": Message("approve", Approve, "Let the approval gate pass."),
-    "reject": Message("reject", Reject, "Refuse at the approval gate; reason goes to the agent."),
 }
+INTERNAL: dict[str, type[Durable]] = {"_asked": Asked, "_settled": Settled}
+"""Signals of the work activity: a live session asks a human something; that is over."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What decides whether a message is legal now."""
+    """What decides whether a message is legal now.
+
+    ``question`` and ``call`` are what is waited for; ``live`` says that the session that asks still works.
+    ``step`` is the step the run is in; without one there is nothing to retry, skip or leave.
+    """
 
     state: State
     waiting_for: WaitFor | None
     pause_requested: bool
     steps: Sequence[str]
     transports: Sequence[str]
+    step: str | None = None
+    live: bool = False
+    question: Question | None = None
+    call: CallRequest | None = None
 
 
 class BadMessage(Exception):
@@ -94,35 +137,47 @@ def _fields_beside(model: type[BaseModel], place: tuple[int | str, ...]) -> list
     return list(inside.model_fields) if inside else []
 
 
+_ANSWERS: dict[WaitFor, tuple[str, ...]] = {
+    "approval": ("approve", "reject"),
+    "answer": ("answer",),
+    "budget": ("extend_budget",),
+}
+"""What answers a wait, beside ``resume`` and ``abort``, which are legal in every one."""
+
+
 def legal_now(now: Situation) -> list[str]:
     """Return the names of the messages that are legal in this situation, in the order of the table."""
     if now.state == "done":
         return []
     if now.state == "stopping":
-        return ["abort"]
-    names: set[str] = {"abort"}
+        return ["interrupt", "abort"]
+    names = {"abort"}
     if now.state == "running":
-        names.add("resume" if now.pause_requested else "pause")
-    elif now.waiting_for == "approval":
-        names |= {"approve", "reject", "resume"}
+        names |= {"resume" if now.pause_requested else "pause", "interrupt", "steer"}
     else:
-        names.add("resume")
+        names |= {"resume", *(_ANSWERS.get(now.waiting_for, ()) if now.waiting_for else ())}
+        if now.live:
+            names |= {"interrupt", "steer"}
     return [name for name in MESSAGES if name in names]
 
 
 def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     """Return why the message is refused now, or None where it is legal."""
-    if name == "pause" and (now.pause_requested or now.waiting_for == "pause"):
+    if name == "pause" and (now.pause_requested or now.waiting_for == "pause") and now.state != "stopping":
         return None
     legal = legal_now(now)
     if name not in legal:
         where = f"waiting for {now.waiting_for}" if now.waiting_for else now.state
         return f"{name} is not legal while the run is {where}; legal now: {', '.join(legal) or 'nothing'}"
-    if isinstance(payload, Resume):
-        return _refuse_resume(payload, now)
-    if isinstance(payload, Approve | Reject) and payload.call_id is not None:
-        return f"no call {payload.call_id!r} waits for an approval"
-    return None
+    match payload:
+        case Resume():
+            return _refuse_resume(payload, now)
+        case Approve() | Reject():
+            return _refuse_call(payload.call_id, now)
+        case AnswerQuestion():
+            return _refuse_answer(payload, now)
+        case _:
+            return None
 
 
 def _refuse_resume(payload: Resume, now: Situation) -> str | None:
@@ -136,5 +191,32 @@ def _refuse_resume(payload: Resume, now: Situation) -> str | None:
     if payload.transport is not None and payload.transport not in now.transports:
         return f"transport {payload.transport!r} is not offered; offered: {', '.join(now.transports)}"
     if payload.action == "continue" and now.waiting_for in ("approval", "answer", "budget"):
-        return f"a run waiting for {now.waiting_for} cannot simply continue; use retry, skip, goto or abort"
+        return f"a run waiting for {now.waiting_for} cannot simply continue; use {_instead(now)}"
+    if now.step is None and payload.action in ("retry", "skip", "goto"):
+        return f"no step runs that {payload.action} could mean; use continue or abort"
+    return None
+
+
+def _instead(now: Situation) -> str:
+    answers = _ANSWERS.get(now.waiting_for, ()) if now.waiting_for else ()
+    return f"{', '.join(answers)}, or resume with retry, skip, goto or abort"
+
+
+def _refuse_call(call_id: str | None, now: Situation) -> str | None:
+    if call_id is None or (now.call is not None and now.call.call_id == call_id):
+        return None
+    waits = f"call {now.call.call_id!r} does" if now.call else "the approval gate does: leave call_id out"
+    return f"no call {call_id!r} waits for an approval; {waits}"
+
+
+def _refuse_answer(payload: AnswerQuestion, now: Situation) -> str | None:
+    question = now.question
+    if question is None:
+        return "no question waits for an answer"
+    if payload.question_id not in (None, question.question_id):
+        return f"no question {payload.question_id!r} waits; question_id {question.question_id!r} does"
+    try:
+        checked(question, payload.answers)
+    except BadAnswer as error:
+        return str(error)
     return None

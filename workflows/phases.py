@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from schemas.calls import (
     ACQUIRE,
+    DELIVER,
     FLUSH,
     RECORD,
     RELEASE,
@@ -21,6 +23,8 @@ from schemas.calls import (
     AcquireOut,
     ActivityRef,
     AttemptKey,
+    DeliverIn,
+    DeliverOut,
     FlushIn,
     PhaseIn,
     RecordIn,
@@ -42,6 +46,7 @@ Out = TypeVar("Out", bound=Durable)
 
 SLOT_WAIT = timedelta(hours=24)
 WRITING = timedelta(seconds=30)
+DELIVERING = timedelta(seconds=10)
 MAX_BACKOFF_S = 60
 ONCE = RetryPolicy(maximum_attempts=1)
 SOME = RetryPolicy(maximum_attempts=5, non_retryable_error_types=["PayloadsTooLarge"])
@@ -92,9 +97,9 @@ class Phases:
         self._cuttable = False
         self.phase: Phase | None = None
 
-    def cut(self) -> bool:
-        """Cancel the running phase if it may be cut; False where there is none or it must end by itself."""
-        if self._running is None or not self._cuttable:
+    def cut(self, *, only: Sequence[Phase] | None = None) -> bool:
+        """Cancel the running phase if it may be cut (and is one of ``only``); else it must end by itself: False."""
+        if self._running is None or not self._cuttable or (only is not None and self.phase not in only):
             return False
         return self._running.cancel()
 
@@ -120,6 +125,7 @@ class Phases:
             repo=state.input.repo,
             base=state.input.base,
             allow_dirty=state.input.allow_dirty,
+            fork=state.input.fork,
             recover=recover,
             journal=self._journal.batch(),
         )
@@ -231,6 +237,26 @@ class Phases:
         return await self._ordinary(
             RELEASE, call, timedelta(minutes=10), SOME, summary="release the workspace", heartbeat=True
         )
+
+    async def deliver(self, call: DeliverIn) -> DeliverOut:
+        """Hand a human's word to the live session, on the worker that has it; never raises."""
+        acquired = self._state.acquired
+        if acquired is None:
+            return DeliverOut(live=False, detail="no worker holds the run")
+        handle: workflow.ActivityHandle[DeliverOut] = workflow.start_activity(
+            DELIVER.name,
+            call,
+            result_type=DELIVER.returns,
+            task_queue=acquired.control_queue,
+            start_to_close_timeout=DELIVERING,
+            schedule_to_start_timeout=timedelta(seconds=self._wait_old()),
+            retry_policy=ONCE,
+            summary="tell the agent",
+        )
+        try:
+            return await handle
+        except ActivityError as error:
+            return DeliverOut(live=False, detail=failure_of(error))
 
     def _wait_old(self) -> float:
         return self._state.resolved.pace.recover_old_worker_s if self._state.resolved else 5

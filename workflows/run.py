@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from temporalio import workflow
 
-from schemas.common import Closed, Outcome, UtcTime
-from schemas.errors import ErrorEnvelope
+from schemas.common import UtcTime
 from schemas.facts import StepFacts
-from schemas.flow import FlowSpec, Human, StepSpec
-from schemas.messages import Abort, Approve, Pause, Reject, Resume, Verdict
+from schemas.flow import FlowSpec
 from schemas.routing import RoutingOutcome, RoutingState
 from schemas.run import DecisionSummary, FlowInput, StepSummary
 from schemas.run_state import (
     MAX_DECISIONS,
-    LastRefused,
+    PendingItem,
     ReceiptsView,
     RoutingView,
     RunState,
     RunStatus,
-    State,
-    WaitFor,
-    Waiting,
 )
-from workflows.journal import Journal
+from workflows.conversation import Conversation, Ended
 from workflows.log import log_decision
 from workflows.mailbox import Mailbox
-from workflows.messages import MESSAGES, Situation, legal_now, refusal
-from workflows.phases import Phases, Refused
-from workflows.view import WAITS, SearchAttributes, details, next_command
+from workflows.messages import legal_now
+from workflows.pending import next_command, pending_items
+from workflows.phases import Refused
+from workflows.view import NEEDS_HUMAN, SearchAttributes, details
 
-Order = Resume | Approve | Reject
-
-
-class Ended(Exception):
-    """Raised to end the run from wherever it is, with its outcome."""
-
-    def __init__(self, outcome: Outcome, summary: str, error: ErrorEnvelope | None = None) -> None:
-        super().__init__(summary)
-        self.outcome = outcome
-        self.summary = summary
-        self.error = error
+__all__ = ["Ended", "Run", "fresh_state"]
 
 
 def fresh_state(run_id: str, flow_input: FlowInput, now: UtcTime) -> RunState:
@@ -61,27 +45,20 @@ def fresh_state(run_id: str, flow_input: FlowInput, now: UtcTime) -> RunState:
         receipts=[],
         gates_seen=[],
         pending=[],
+        steers=[],
+        allowed=[],
     )
 
 
-class Run:
+class Run(Conversation):
     """What everything of one run shares. Steps and the end are driven from outside; nothing here starts them."""
 
     def __init__(self, state: RunState, mailbox: Mailbox) -> None:
-        self.state = state
-        self.mailbox = mailbox
-        self.journal = Journal(state)
-        self.phases = Phases(state, self.journal)
-        self.waiting: Waiting | None = None
-        self.outcome: Outcome | None = None
-        self.step: StepSpec | None = None
+        super().__init__(state, mailbox)
         self.visit = 0
         self.attempt = 0
         self.iteration = 0
-        self._order: Order | None = None
-        self._abort: Abort | None = None
         self._attributes = SearchAttributes()
-        self.was_reset = False
 
     # What the run stands on.
 
@@ -97,150 +74,6 @@ class Run:
         """The open loops, with the workflow's time."""
         loops = self.state.routing.loops if self.state.routing else {}
         return RoutingState(now=workflow.now(), loops=loops)
-
-    @property
-    def run_state(self) -> State:
-        """The state that decides which messages are legal."""
-        if self.outcome is not None:
-            return "done"
-        if self._abort is not None:
-            return "stopping"
-        return "waiting" if self.waiting else "running"
-
-    # Ending early.
-
-    def check_ending(self) -> None:
-        """Raise Ended if the run was aborted or its workflow cancelled; ResetNotSupported after a reset."""
-        if self.was_reset:
-            raise Refused(
-                "ResetNotSupported", "a run cannot be reset: its workspace has moved on; use stepwise fork"
-            )
-        if workflow.cancellation_reason() is not None:
-            raise Ended("cancelled", "the workflow was cancelled")
-        if self._abort is not None:
-            by = f" by {self._abort.by}" if self._abort.by else ""
-            reason = f": {self._abort.reason}" if self._abort.reason else ""
-            raise Ended("stopped", f"aborted{by}{reason}")
-
-    @property
-    def ending(self) -> bool:
-        """Whether check_ending would raise."""
-        return self._abort is not None or workflow.cancellation_reason() is not None
-
-    @property
-    def requested_by(self) -> str:
-        """Who asked for the stop that is under way, as far as they said."""
-        return self._abort.by if self._abort else ""
-
-    # Messages.
-
-    def situation(self) -> Situation:
-        """Return what decides whether a message is legal now."""
-        resolved = self.state.resolved
-        return Situation(
-            state=self.run_state,
-            waiting_for=self.waiting.kind if self.waiting else None,
-            pause_requested=self.state.pause_reason is not None,
-            steps=[step.id for step in resolved.spec.steps] if resolved else [],
-            transports=resolved.offered if resolved else [],
-        )
-
-    def apply(self, name: str, payload: Closed) -> Verdict:
-        """Judge a message and, where it is legal, let it take effect."""
-        why_not = refusal(name, payload, self.situation())
-        if why_not is not None:
-            return self.refuse(name, why_not)
-        verdict = self._take(name, payload)
-        self.journal.add("human_message", name=name, verdict=verdict.verdict, **_said(payload))
-        self.show()
-        return verdict
-
-    def refuse(self, name: str, reason: str) -> Verdict:
-        """Refuse a message: said in the journal, the status and the UI."""
-        legal = legal_now(self.situation())
-        self.state.last_refused = LastRefused(name=name, reason=reason, legal=legal)
-        self.journal.add("message_refused", name=name, reason=reason[:500])
-        self.show()
-        return Verdict(verdict="refused", name=name, message=reason, legal=legal)
-
-    def _take(self, name: str, payload: Closed) -> Verdict:
-        state = self.state
-        already = Verdict(verdict="already", name=name, message="already so")
-        match payload:
-            case Pause():
-                if state.pause_reason is not None or self.waiting:
-                    return already
-                state.pause_reason = payload.reason
-                return Verdict(verdict="accepted", name=name, message="takes hold at the next phase boundary")
-            case Abort():
-                if self._abort is not None:
-                    return already
-                self._abort = payload
-                self.phases.cut()
-            case Resume(action="abort"):
-                self._abort = Abort(by=payload.by, reason=payload.note[:2_000])
-                self.phases.cut()
-            case Resume() if self.waiting is None:
-                state.pause_reason = None
-                return Verdict(verdict="accepted", name=name, message="the pause is withdrawn")
-            case Resume() | Approve() | Reject():
-                if self._order is not None:
-                    return already
-                self._order = payload
-            case _:
-                return self.refuse(name, f"no message {name!r}; known: {', '.join(MESSAGES)}")
-        return Verdict(verdict="accepted", name=name, message="")
-
-    # Waits.
-
-    async def boundary(self) -> Resume | None:
-        """Between two phases: end if asked to, wait if paused. Returns what ended the wait, if there was one."""
-        self.check_ending()
-        if self.state.pause_reason is None:
-            return None
-        reason = self.state.pause_reason
-        order = await self.wait("pause", reason, self.step.human if self.step else Human())
-        return order if isinstance(order, Resume) else None
-
-    async def wait(
-        self, kind: WaitFor, reason: str, human: Human, until: UtcTime | None = None
-    ) -> Order | None:
-        """Wait for a person (or, with ``until``, at most until then: None). Raises Ended on abort and silence."""
-        now = workflow.now()
-        bounded = until or (
-            now + timedelta(seconds=human.deadline) if human.on_silence != "keep_waiting" else None
-        )
-        self._order = None
-        self.waiting = Waiting(
-            kind=kind,
-            step_id=self.step.id if self.step else None,
-            reason=reason,
-            since=now,
-            deadline=bounded,
-            legal=[],
-        )
-        self.waiting = self.waiting.model_copy(update={"legal": legal_now(self.situation())})
-        if kind == "pause":
-            self.state.pause_reason = None
-        self.journal.add("waiting", waiting_for=kind, reason=reason[:500], step=self.waiting.step_id)
-        self.show()
-        await self.phases.flush()
-        try:
-            await workflow.wait_condition(
-                lambda: self._order is not None or self.ending or self.was_reset,
-                timeout=max(bounded - workflow.now(), timedelta()) if bounded else None,
-                timeout_summary=WAITS[kind],
-            )
-        except TimeoutError:
-            if until is None:
-                why = f": {reason}" if reason else ""
-                raise Ended("needs_human", f"nobody answered the wait for {kind} in time{why}") from None
-        finally:
-            self.waiting = None
-        self.check_ending()
-        self.journal.add("resumed", waited_for=kind, action=_action(self._order))
-        self.show()
-        return self._order
 
     # What the run knows of its steps.
 
@@ -290,7 +123,7 @@ class Run:
                 step_id=step_id,
                 phase=self.phases.phase,
                 iteration=self.iteration,
-                run=self.run_state,
+                situation=self.situation(),
                 waiting=self.waiting,
                 outcome=self.outcome,
             )
@@ -312,7 +145,7 @@ class Run:
             visit=self.visit,
             attempt=self.attempt,
             iteration=self.iteration,
-            needs_human=self.waiting is not None and self.waiting.kind != "rate_limit",
+            needs_human=self.waiting is not None and self.waiting.kind in NEEDS_HUMAN,
             pause_requested=state.pause_reason is not None,
             legal=legal_now(self.situation()),
             last_refused=state.last_refused,
@@ -323,8 +156,12 @@ class Run:
             host=acquired.host if acquired else "",
             branch=acquired.branch if acquired else "",
             receipts_head=state.head,
-            next_command=next_command(state, self.waiting, done=self.outcome is not None),
+            next_command=next_command(state, self.waiting, self.situation(), done=self.outcome is not None),
         )
+
+    def pending_view(self) -> list[PendingItem]:
+        """Answer the query ``pending``: what is waited for, and which messages answer it."""
+        return pending_items(self.state, self.waiting, self.live.asked, self.pending, self.situation())
 
     def routing_view(self) -> RoutingView:
         """Answer the query ``routing``."""
@@ -346,19 +183,3 @@ class Run:
             total=state.receipts_total,
             truncated=state.receipts_total > len(state.receipts),
         )
-
-
-def _said(payload: Closed) -> dict[str, str]:
-    return {key: str(value)[:500] for key, value in payload.model_dump(exclude_defaults=True).items()}
-
-
-def _action(order: Order | None) -> str:
-    match order:
-        case Resume():
-            return order.action
-        case Approve():
-            return "approve"
-        case Reject():
-            return "reject"
-        case _:
-            return "timer"

@@ -11,6 +11,8 @@ from schemas.common import Outcome, Phase
 from schemas.flow import FlowSpec
 from schemas.run import StepSummary
 from schemas.run_state import RunState, State, WaitFor, Waiting
+from workflows.messages import Situation
+from workflows.pending import answers, asked_lines, next_command
 
 FLOW_KEY = SearchAttributeKey.for_keyword("StepwiseFlow")
 STEP_KEY = SearchAttributeKey.for_keyword("StepwiseStep")
@@ -39,21 +41,6 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(kept)} |"
 
 
-def next_command(state: RunState, waiting: Waiting | None, *, done: bool) -> str:
-    """Return the one command a person would most likely type next."""
-    target = f"--workflow-id {state.workflow_id}"
-    if done:
-        return f"temporal workflow result {target}"
-    if waiting is None:
-        name = "pause" if state.pause_reason is None else "resume"
-        return f"temporal workflow signal {target} --name {name}"
-    if waiting.kind == "approval":
-        return f"temporal workflow update execute {target} --name approve"
-    if waiting.kind in ("pause", "rate_limit"):
-        return f"temporal workflow signal {target} --name resume"
-    return f"""temporal workflow update execute {target} --name resume --input '{{"action":"retry"}}'"""
-
-
 def details(
     state: RunState,
     spec: FlowSpec | None,
@@ -61,16 +48,16 @@ def details(
     step_id: str | None,
     phase: Phase | None,
     iteration: int,
-    run: State,
+    situation: Situation,
     waiting: Waiting | None,
     outcome: Outcome | None,
 ) -> str:
     """Return the run as Markdown: where it stands, one row per step, the next command."""
-    where = f"**{outcome or run}**"
+    where = f"**{outcome or situation.state}**"
     if waiting is not None:
         where = f"**{WAITS[waiting.kind]}**{': ' + waiting.reason if waiting.reason else ''}"
         if waiting.deadline is not None:
-            where += f" (until {waiting.deadline:%Y-%m-%d %H:%M} UTC)"
+            where += f" (until {waiting.deadline:%Y-%m-%d %H:%M} UTC{'; then ' + waiting.on_silence if waiting.on_silence else ''})"
     elif state.pause_reason is not None and outcome is None:
         where += ", will pause at the next phase boundary"
     lines = [f"{where} · flow `{state.flow_key}` · run `{state.run_id}`", ""]
@@ -100,8 +87,19 @@ def details(
         refused = state.last_refused
         legal = ", ".join(refused.legal) or "none"
         lines += ["", f"Last refused: `{refused.name}`: {refused.reason}. Legal now: {legal}."]
-    lines += ["", "Next:", "```", next_command(state, waiting, done=outcome is not None), "```"]
-    return "\n".join(lines)
+    if waiting is None or outcome is not None:
+        lines += [
+            "",
+            "Next:",
+            "```",
+            next_command(state, waiting, situation, done=outcome is not None),
+            "```",
+        ]
+        return "\n".join(lines)
+    asked = asked_lines(situation.question, situation.call)
+    lines += ["", *asked, "", "What you can type:", "```"]
+    lines += [f"{one.command}   # {one.help}" for one in answers(state, waiting, situation)]
+    return "\n".join([*lines, "```"])
 
 
 def _now(phase: Phase | None, iteration: int, *, waits: bool) -> str:

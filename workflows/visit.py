@@ -8,19 +8,20 @@ from typing import TypeVar
 from opentelemetry import trace
 from temporalio import workflow
 
-from schemas.calls import (
-    PhaseIn,
-)
-from schemas.common import Durable, Execution, Usage
+from schemas.calls import PhaseIn, WorkOut
+from schemas.common import ChangeCounts, Durable, Execution, Usage
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
-from schemas.messages import Approve, Reject, Resume
+from schemas.messages import Approve, ExtendBudget, Reject, Resume
+from schemas.questions import CallRequest, Given, Question
 from schemas.routing import Directive, RoutingOutcome
-from schemas.run_state import WaitFor
+from schemas.run_state import PartialView, WaitFor
+from workflows.answers import default_answers
 from workflows.attempt import AttemptOver, Attempts
 from workflows.facts import Carry, compose, gates_line, stopped
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
+from workflows.words import call_reason
 
 Call = TypeVar("Call", bound=PhaseIn)
 Out = TypeVar("Out", bound=Durable)
@@ -87,6 +88,7 @@ class Visit:
         run, step, carry = self._run, self._step, self._at.carry
         state = run.state
         facts = compose(step, carry)
+        state.partial = None
         for part in (carry.finalize, carry.route):
             state.usage = state.usage.plus(part.usage if part else Usage())
         # Decided as of the end of the last phase: what is recorded now must be the same if it is recorded again.
@@ -120,7 +122,14 @@ class Visit:
         run, step = self._run, self._step
         facts = stopped(over.work, self._at.carry)
         run.journal.add(
-            "interrupted", step=step.id, visit=self._visit, attempt=self._at.number, ended=over.ended
+            "interrupted",
+            step=step.id,
+            visit=self._visit,
+            attempt=self._at.number,
+            ended=over.ended,
+            method=over.work.stop_method if over.work else None,
+            savepoint=over.work.savepoint.ref if over.work and over.work.savepoint else None,
+            by=run.requested_by or None,
         )
         run.summarise(step.id, status=facts.status)
         state = run.state
@@ -136,6 +145,7 @@ class Visit:
             work=over.work if self._at.carry.work is None else None,
         )
         run.check_ending()
+        self._keep_partial(over)
         if over.order is not None:
             return await self._ordered(over.order, facts)
         if self._at.carry.work is None:
@@ -143,7 +153,29 @@ class Visit:
             self._at.session = over.work.session if over.work else self._at.session
         return await self._go_on_from(over, facts)
 
+    def _keep_partial(self, over: AttemptOver) -> None:
+        """Let the query show what the attempt left."""
+        run, work = self._run, over.work
+        if over.partial is None:
+            return
+        run.state.partial = PartialView(
+            ref=over.partial,
+            step_id=self._step.id,
+            visit=self._visit,
+            attempt=self._at.number,
+            ended=over.ended,
+            reason=(work.reason or "") if work else "",
+            stop_method=work.stop_method if work else None,
+            requested_by=run.requested_by,
+            session=work.session if work else None,
+            savepoint=work.savepoint if work else None,
+            changes=work.changes if work else ChangeCounts(),
+            question=work.question if work else None,
+            call=work.call if work else None,
+        )
+
     async def _go_on_from(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
+        """Do what the end of a stopped attempt calls for: None for another one, else a decision that leaves."""
         run, step, work = self._run, self._step, over.work
         error = work.error if work else None
         match over.ended:
@@ -164,36 +196,83 @@ class Visit:
                 what = error.message if error else "the agent did not finish in time"
                 return await self._ask("human", f"{step.id}: {what}", facts)
             case "rate_limited":
-                until = work.retry_at if work and work.retry_at else workflow.now() + timedelta(minutes=1)
-                answer = await run.wait("rate_limit", "the provider refuses until then", step.human, until)
-                if not isinstance(answer, Resume) or answer.action == "continue":
-                    return None
-                return await self._ordered(answer, facts)
-            case "question" if step.questions.unanswered == "default":
-                self._at.note = "Nobody answers questions here. Use the first option, or your best judgement."
-                return None
-            case "question" if step.questions.unanswered == "fail":
-                raise Ended("failed", f"{step.id}: the agent asked a question and the flow answers none")
-            case "question":
-                asked = work.question.items[0].question if work and work.question else "a question"
-                return await self._ask("answer", asked, facts)
+                return await self._limited(work, facts)
+            case "question" if work is not None and work.question is not None:
+                return await self._question(work.question, facts)
+            case "approval" if work is not None and work.call is not None:
+                return await self._call(work.call, facts)
             case "budget":
-                return await self._ask("budget", over.reason or "the step's budget is used up", facts)
+                reason = over.reason or self._at.budget_reason()
+                order = await run.wait("budget", reason, step.human)
+                if isinstance(order, ExtendBudget):
+                    self._at.extend(order)
+                    return None
+                return await self._ordered(order, facts)
             case "activity_paused":
                 return await self._ask("pause", "the activity was paused", facts)
             case _:
-                return await self._ask("human", over.reason or f"the attempt ended: {over.ended}", facts)
+                return await self._interrupted(over, facts)
 
     # People.
 
+    async def _interrupted(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
+        run = self._run
+        ordered = run.take_stop_order()
+        if ordered is not None:
+            return await self._ordered(ordered, facts)
+        reason = over.reason or f"the attempt ended: {over.ended}"
+        return await self._ask("human", run.interrupted() if run.stop_asked else reason, facts)
+
+    async def _limited(self, work: WorkOut | None, facts: StepFacts) -> RoutingOutcome | None:
+        """Wait until the provider's limit is over; with an interrupt under way, for a person."""
+        run = self._run
+        if run.stop_asked:
+            return await self._ask("human", run.interrupted(), facts)
+        until = work.retry_at if work and work.retry_at else workflow.now() + timedelta(minutes=1)
+        order = await run.wait("rate_limit", "the provider refuses until then", self._step.human, until=until)
+        return None if order is None else await self._ordered(order, facts)
+
+    async def _question(self, question: Question, facts: StepFacts) -> RoutingOutcome | None:
+        """Give the next attempt the answer to a question: an early one, a human's, the default."""
+        run, step = self._run, self._step
+        given = run.live.given.pop(question.question_id, None)
+        if given is None and step.questions.unanswered == "fail":
+            raise Ended("failed", f"{step.id}: the agent asked a question and the flow answers none")
+        if given is None and step.questions.unanswered == "human":
+            asked = question.items[0].question
+            order = await run.wait("answer", asked, step.human, default=True, question=question)
+            if order is not None and not isinstance(order, Given):
+                return await self._ordered(order, facts)
+            given = order
+        self._at.given = given or Given(question=question, answers=default_answers(question), by="default")
+        run.journal.add(
+            "question_answered", id=question.question_id, step=step.id, by=self._at.given.by or None
+        )
+        return None
+
+    async def _call(self, call: CallRequest, facts: StepFacts) -> RoutingOutcome | None:
+        """Give the next attempt the decision about a call: an early one, a human's, or (silence) a denial."""
+        run, step = self._run, self._step
+        decision = run.live.decided.pop(call.signature, None)
+        if decision is None:
+            order = await run.wait("approval", call_reason(call), step.human, call=call)
+            if order is not None and not isinstance(order, Approve | Reject):
+                return await self._ordered(order, facts)
+            silence = Reject(reason="nobody decided in time", by="deadline")
+            decision = run.decision(call, order or silence)
+        self._at.decisions = [decision]
+        return None
+
     async def _ask(self, kind: WaitFor, reason: str, facts: StepFacts) -> RoutingOutcome | None:
-        order = await self._run.wait(kind, reason, self._step.human)
-        return await self._ordered(order, facts)
+        """Wait for a person; silence may go on by itself where there is something to go on from."""
+        default = kind == "pause" or self._at.partial is not None
+        order = await self._run.wait(kind, reason, self._step.human, default=default)
+        return await self._ordered(order or Resume(), facts)
 
     async def _ordered(self, order: object, facts: StepFacts) -> RoutingOutcome | None:
         """Do what a resume says: None for another attempt, a decision that leaves the step otherwise."""
         if not isinstance(order, Resume):
-            return await self._ask("human", "an approval does not answer this wait; use resume", facts)
+            return await self._ask("human", "this does not answer the wait; use resume", facts)
         self._at.take_note(order)
         if order.action == "continue":
             if self._at.carry.finalize is not None:
@@ -241,7 +320,7 @@ class Visit:
             run.journal.add("human_message", name="approve", by="auto", step=step.id)
             return None
         order = await run.wait("approval", f"is the result of {step.id} right?", step.human)
-        return None if order is None or isinstance(order, Approve) else order
+        return order if isinstance(order, Reject | Resume) else None
 
     async def _again_or_leave(self, answer: Reject | Resume, facts: StepFacts) -> RoutingOutcome | None:
         if isinstance(answer, Resume):

@@ -1,0 +1,413 @@
+"""What people say to a run, and what it waits for them to say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+from schemas.calls import AttemptKey, DeliverIn, DeliverOut
+from schemas.common import Closed, Durable, Outcome, UtcTime
+from schemas.errors import ErrorEnvelope
+from schemas.flow import Human, StepSpec
+from schemas.messages import (
+    Abort,
+    AnswerQuestion,
+    Approve,
+    ExtendBudget,
+    Interrupt,
+    Pause,
+    Reject,
+    Resume,
+    Steer,
+    Verdict,
+)
+from schemas.questions import CallDecision, CallRequest, Given, Question
+from schemas.run_state import Asked, LastRefused, RunState, Settled, State, WaitFor, Waiting
+from workflows.answers import checked
+from workflows.journal import Journal
+from workflows.live import Live, Told, same_attempt
+from workflows.mailbox import Mailbox, Settle
+from workflows.messages import Situation, legal_now, refusal
+from workflows.phases import Phases, Refused
+from workflows.view import WAITS
+from workflows.words import action, because, by, call_reason, said, silence
+
+Order = Resume | Approve | Reject | ExtendBudget | Given
+MAX_STEERS = 20
+"""Texts that may be queued for an agent's next turn."""
+
+
+class Ended(Exception):
+    """Raised to end the run from wherever it is, with its outcome."""
+
+    def __init__(self, outcome: Outcome, summary: str, error: ErrorEnvelope | None = None) -> None:
+        super().__init__(summary)
+        self.outcome = outcome
+        self.summary = summary
+        self.error = error
+
+
+class Conversation:
+    """The messages of a run and its waits. The run itself says what it shows."""
+
+    def __init__(self, state: RunState, mailbox: Mailbox) -> None:
+        self.state = state
+        self.mailbox = mailbox
+        self.journal = Journal(state)
+        self.phases = Phases(state, self.journal)
+        self.live = Live(self.phases)
+        self.outcome: Outcome | None = None
+        self.step: StepSpec | None = None
+        self.working: AttemptKey | None = None
+        self.was_reset = False
+        self._waiting: Waiting | None = None
+        self._question: Question | None = None
+        self._call: CallRequest | None = None
+        self._order: Order | None = None
+        self._abort: Abort | None = None
+        self._interrupt: Interrupt | None = None
+        self._stop_order: Resume | None = None
+
+    def show(self) -> None:
+        """Bring what people see up to date."""
+        raise NotImplementedError
+
+    # Where the run stands.
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the run waits for a person for; also what its live session asks while it works."""
+        if self._waiting is not None or self.live.first is None:
+            return self._waiting
+        asked, since = self.live.first
+        items = asked.question.items if asked.question else []
+        call = asked.call
+        return Waiting(
+            kind="answer" if asked.question else "approval",
+            step_id=self.step.id if self.step else None,
+            reason=items[0].question if items else call_reason(call),
+            since=since,
+            deadline=asked.deadline,
+        )
+
+    @property
+    def run_state(self) -> State:
+        """The state that decides which messages are legal."""
+        if self.outcome is not None:
+            return "done"
+        if self._abort is not None:
+            return "stopping"
+        if self._waiting is not None:
+            return "waiting"
+        if self._interrupt is not None or self._stop_order is not None:
+            return "stopping"
+        return "waiting" if self.live.first else "running"
+
+    @property
+    def pending(self) -> tuple[Question | None, CallRequest | None]:
+        """The question and the call that are waited for."""
+        if self._waiting is not None or self.live.first is None:
+            return self._question, self._call
+        asked = self.live.first[0]
+        return asked.question, asked.call
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what is waited for is asked by a session that works."""
+        return self._waiting is None and self.live.first is not None
+
+    def situation(self) -> Situation:
+        """Return what decides whether a message is legal now."""
+        resolved, waiting = self.state.resolved, self.waiting
+        question, call = self.pending
+        return Situation(
+            state=self.run_state,
+            waiting_for=waiting.kind if waiting else None,
+            pause_requested=self.state.pause_reason is not None,
+            steps=[step.id for step in resolved.spec.steps] if resolved else [],
+            transports=resolved.offered if resolved else [],
+            step=self.step.id if self.step else None,
+            live=self.is_live,
+            question=question,
+            call=call,
+        )
+
+    # Ending early.
+
+    def check_ending(self) -> None:
+        """Raise Ended if the run was aborted or its workflow cancelled; ResetNotSupported after a reset."""
+        if self.was_reset:
+            raise Refused(
+                "ResetNotSupported", "a run cannot be reset: its workspace has moved on; use stepwise fork"
+            )
+        if workflow.cancellation_reason() is not None:
+            raise Ended("cancelled", "the workflow was cancelled")
+        if self._abort is not None:
+            raise Ended("stopped", f"aborted{by(self._abort.by)}{because(self._abort.reason)}")
+
+    @property
+    def ending(self) -> bool:
+        """Whether check_ending would raise."""
+        return self._abort is not None or workflow.cancellation_reason() is not None
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether an interrupt waits to take hold."""
+        return self._interrupt is not None
+
+    @property
+    def requested_by(self) -> str:
+        """Who asked for the stop that is under way, as far as they said."""
+        asked = self._abort or self._interrupt or self._stop_order
+        return asked.by if asked else ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether every message was judged, delivered and answered."""
+        return self.mailbox.empty and self.live.idle and workflow.all_handlers_finished()
+
+    # Messages.
+
+    def apply(self, name: str, payload: Closed, settle: Settle) -> None:
+        """Judge a message and, where it is legal, let it take effect."""
+        why_not = refusal(name, payload, self.situation())
+        if why_not is not None:
+            settle(self.refuse(name, why_not))
+            return
+        verdict = self._take(name, payload, settle)
+        if verdict is not None:
+            self._heard(name, payload, verdict, settle)
+
+    def refuse(self, name: str, reason: str) -> Verdict:
+        """Refuse a message: said in the journal, the status and the UI."""
+        legal = legal_now(self.situation())
+        self.state.last_refused = LastRefused(name=name, reason=reason, legal=legal)
+        self.journal.add("message_refused", name=name, reason=reason[:500])
+        self.show()
+        return Verdict(verdict="refused", name=name, message=reason, legal=legal)
+
+    def heard(self, payload: Durable) -> None:
+        """Take a word of the work activity: its session asks something, or that is over."""
+        match payload:
+            case Asked() if same_attempt(payload.key, self.working):
+                if self.live.add(payload):
+                    self._asked(payload)
+            case Settled() if same_attempt(payload.key, self.working):
+                self.live.settled(payload.id)
+            case _:
+                return
+        self.show()
+
+    def _asked(self, asked: Asked) -> None:
+        text = asked.question.items[0].question if asked.question else call_reason(asked.call)
+        self.journal.add("question_asked", id=asked.id, text=text[:500], live=True)
+        given = self.live.given.get(asked.id)
+        if given is not None:
+            self._deliver({"given": given}, lambda _: None)
+
+    def _heard(self, name: str, payload: Closed, verdict: Verdict, settle: Settle) -> None:
+        self.journal.add("human_message", name=name, verdict=verdict.verdict, **said(payload))
+        self.show()
+        settle(verdict)
+
+    def _take(self, name: str, payload: Closed, settle: Settle) -> Verdict | None:
+        """Let a legal message take effect; None where a session must have it first."""
+        already = Verdict(verdict="already", name=name, message="already so")
+        accepted = Verdict(verdict="accepted", name=name)
+        match payload:
+            case Pause():
+                if self.state.pause_reason is not None or self._waiting:
+                    return already
+                self.state.pause_reason = payload.reason
+                return accepted.model_copy(update={"message": "takes hold at the next phase boundary"})
+            case Interrupt():
+                return self._take_interrupt(payload)
+            case Abort() | Resume(action="abort"):
+                if self._abort is not None:
+                    return already
+                reason = payload.reason if isinstance(payload, Abort) else payload.note[:2_000]
+                self._abort = Abort(by=payload.by, reason=reason)
+                self.phases.cut()
+                return accepted
+            case Resume() if self.run_state == "running":
+                self.state.pause_reason = None
+                return accepted.model_copy(update={"message": "the pause is withdrawn"})
+            case Steer():
+                return self._take_steer(payload, settle)
+            case _ if self.is_live:
+                return self._take_live(name, payload, settle)
+            case _:
+                return already if self._order is not None else self._take_order(name, payload)
+
+    def _take_interrupt(self, payload: Interrupt) -> Verdict:
+        if self._interrupt is not None or self.run_state == "stopping":
+            return Verdict(verdict="already", name="interrupt", message="already so")
+        self._interrupt = payload
+        if self.phases.cut(only=("work", "measure")):
+            message = f"{self.phases.phase} is asked to stop; then the run waits for a resume"
+        else:
+            message = f"the run waits for a resume when {self.phases.phase or 'this'} has ended"
+        return Verdict(verdict="accepted", name="interrupt", message=message)
+
+    def _take_order(self, name: str, payload: Closed) -> Verdict:
+        """Let a message end the wait that is under way."""
+        match payload:
+            case AnswerQuestion() if self._question is not None:
+                answers = checked(self._question, payload.answers)
+                self._order = Given(question=self._question, answers=answers, by=payload.by)
+            case Resume() | Approve() | Reject() | ExtendBudget():
+                self._order = payload
+            case _:
+                return self.refuse(name, f"{name} answers nothing that is waited for")
+        return Verdict(verdict="accepted", name=name)
+
+    # The session that works now.
+
+    def _take_steer(self, payload: Steer, settle: Settle) -> Verdict | None:
+        def told(out: DeliverOut) -> None:
+            verdict = Verdict(verdict="accepted", name="steer", message="the agent has it")
+            if not out.live:
+                verdict = self._queue_steer(payload, out.detail)
+            self._heard("steer", payload, verdict, settle)
+
+        if self.phases.phase == "work" and self.working is not None:
+            self._deliver({"steer": payload.text}, told)
+            return None
+        return self._queue_steer(payload, "no agent works now")
+
+    def _queue_steer(self, payload: Steer, why: str) -> Verdict:
+        self.state.steers = [*self.state.steers, payload.text][-MAX_STEERS:]
+        return Verdict(
+            verdict="queued", name="steer", message=f"given to the agent with its next turn ({why})"[:500]
+        )
+
+    def _take_live(self, name: str, payload: Closed, settle: Settle) -> Verdict | None:
+        """Hand an answer or a decision to the live session; a resume ends its work first."""
+        if isinstance(payload, Resume):
+            self._stop_order = payload
+            self.phases.cut(only=("work",))
+            return Verdict(verdict="accepted", name=name, message="the agent is stopped first")
+        question, call = self.pending
+        word: dict[str, object] = {}
+        if isinstance(payload, AnswerQuestion) and question is not None:
+            given = Given(question=question, answers=checked(question, payload.answers), by=payload.by)
+            self.live.given[question.question_id] = given
+            word = {"given": given}
+        elif isinstance(payload, Approve | Reject) and call is not None:
+            decision = self.decision(call, payload)
+            self.live.decided[call.signature] = decision
+            word = {"call_id": call.call_id, "decision": decision}
+
+        def told(out: DeliverOut) -> None:
+            verdict = Verdict(verdict="accepted", name=name, message="the agent has it")
+            if not out.live:
+                text = f"given to the agent when it goes on ({out.detail})"[:500]
+                verdict = Verdict(verdict="queued", name=name, message=text)
+            self._heard(name, payload, verdict, settle)
+
+        # It is answered: a second answer would find nothing that waits.
+        if self.live.first is not None:
+            self.live.settled(self.live.first[0].id)
+        self._deliver(word, told)
+        return None
+
+    def decision(self, call: CallRequest, payload: Approve | Reject) -> CallDecision:
+        """Return what a person said of a call; one for the whole run is remembered."""
+        approved = isinstance(payload, Approve)
+        decision = CallDecision(
+            signature=call.signature,
+            allow=approved,
+            reason="" if isinstance(payload, Approve) else payload.reason,
+            by=payload.by,
+            remember=payload.remember if isinstance(payload, Approve) else "once",
+        )
+        if decision.remember == "run":
+            others = [one for one in self.state.allowed if one.signature != decision.signature]
+            self.state.allowed = [*others, decision][-100:]
+        return decision
+
+    def _deliver(self, word: dict[str, object], told: Told) -> None:
+        if self.working is None or self.state.acquired is None:
+            told(DeliverOut(live=False, detail="no agent works now"))
+            return
+        call = DeliverIn.model_validate({"key": self.working, "lease": self.state.acquired.lease, **word})
+        self.live.deliver(call, told)
+
+    # Waits.
+
+    async def boundary(self) -> Resume | None:
+        """Between two phases: end if asked to, wait if paused or interrupted. Returns what ended the wait."""
+        self.check_ending()
+        human = self.step.human if self.step else Human()
+        order: Order | None = None
+        if self._interrupt is not None:
+            order = await self.wait("human", self.interrupted(), human, default=True)
+        elif self._stop_order is not None:
+            order, self._stop_order = self._stop_order, None
+        elif self.state.pause_reason is not None:
+            order = await self.wait("pause", self.state.pause_reason, human, default=True)
+        return order if isinstance(order, Resume) else None
+
+    def interrupted(self) -> str:
+        """Return who interrupted the run, and why, as far as they said."""
+        asked = self._interrupt or Interrupt()
+        return f"interrupted{by(asked.by)}{because(asked.reason)}"
+
+    def take_stop_order(self) -> Resume | None:
+        """Return the resume for which the agent was stopped, once."""
+        order, self._stop_order = self._stop_order, None
+        return order
+
+    async def wait(
+        self,
+        kind: WaitFor,
+        reason: str,
+        human: Human,
+        *,
+        until: UtcTime | None = None,
+        default: bool = False,
+        question: Question | None = None,
+        call: CallRequest | None = None,
+    ) -> Order | None:
+        """Wait for a person. None: nobody came, and something is done by itself then.
+
+        That is so after ``until``; after the deadline of a call, which is then denied; and after the deadline of a
+        wait that has a ``default``, where the step wants it. Raises Ended on abort and on any other silence.
+        """
+        now = workflow.now()
+        bounded = until or (
+            now + timedelta(seconds=human.deadline) if human.on_silence != "keep_waiting" else None
+        )
+        by_itself = until is not None or call is not None or (default and human.on_silence == "default")
+        self._order = self._interrupt = self._stop_order = None
+        self._question, self._call = question, call
+        step_id = self.step.id if self.step else None
+        self._waiting = Waiting(
+            kind=kind, step_id=step_id, reason=reason, since=now, deadline=bounded, legal=[]
+        )
+        self._waiting = self._waiting.model_copy(
+            update={"legal": legal_now(self.situation()), "on_silence": silence(kind, human, by_itself)}
+        )
+        if kind == "pause":
+            self.state.pause_reason = None
+        self.journal.add("waiting", waiting_for=kind, reason=reason[:500], step=step_id)
+        self.show()
+        await self.phases.flush()
+        try:
+            await workflow.wait_condition(
+                lambda: self._order is not None or self.ending or self.was_reset,
+                timeout=max(bounded - workflow.now(), timedelta()) if bounded else None,
+                timeout_summary=WAITS[kind],
+            )
+        except TimeoutError:
+            if not by_itself:
+                raise Ended(
+                    "needs_human", f"nobody answered the wait for {kind} in time{because(reason)}"
+                ) from None
+        finally:
+            self._waiting = self._question = self._call = None
+        self.check_ending()
+        self.journal.add("resumed", waited_for=kind, action=action(self._order))
+        self.show()
+        return self._order

@@ -1,0 +1,81 @@
+"""The session that works now: what it asks humans, and what is on its way to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+
+from temporalio import workflow
+
+from schemas.calls import AttemptKey, DeliverIn, DeliverOut
+from schemas.questions import CallDecision, Given
+from schemas.run_state import Asked
+from workflows.phases import Phases
+
+Told = Callable[[DeliverOut], None]
+
+
+class Live:
+    """Questions and calls that wait while the agent works, and deliveries to its session, one after another.
+
+    What was answered too late for the session is kept for the next one: ``given`` by question, ``decided`` by the
+    signature of the call.
+    """
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+        self._asked: dict[str, tuple[Asked, datetime]] = {}
+        self._queue: deque[tuple[DeliverIn, Told]] = deque()
+        self._delivering = False
+        self.given: dict[str, Given] = {}
+        self.decided: dict[str, CallDecision] = {}
+
+    @property
+    def first(self) -> tuple[Asked, datetime] | None:
+        """What has waited longest, and since when."""
+        return next(iter(self._asked.values()), None)
+
+    @property
+    def asked(self) -> list[tuple[Asked, datetime]]:
+        """Everything that waits, in the order in which it was asked."""
+        return list(self._asked.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way to the session."""
+        return not self._queue and not self._delivering
+
+    def add(self, asked: Asked) -> bool:
+        """Note what the session asks; False if it is known."""
+        if asked.id in self._asked:
+            return False
+        self._asked[asked.id] = (asked, workflow.now())
+        return True
+
+    def settled(self, asked_id: str) -> None:
+        """Forget what is answered, or waits no more."""
+        self._asked.pop(asked_id, None)
+
+    def over(self) -> None:
+        """Forget all that was asked: the session works no more."""
+        self._asked.clear()
+
+    def deliver(self, call: DeliverIn, told: Told) -> None:
+        """Hand something to the session; ``told`` hears whether it took it."""
+        self._queue.append((call, told))
+
+    async def pump(self) -> None:
+        """Deliver what comes, for ever."""
+        while True:
+            await workflow.wait_condition(lambda: bool(self._queue))
+            call, told = self._queue.popleft()
+            self._delivering = True
+            out = await self._phases.deliver(call)
+            self._delivering = False
+            told(out)
+
+
+def same_attempt(asked: AttemptKey, key: AttemptKey | None) -> bool:
+    """Tell whether a session's word is of the attempt that works now."""
+    return key is not None and asked == key

@@ -1,0 +1,143 @@
+"""What a person can type to answer what a run waits for. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from schemas.questions import CallRequest, Question
+from schemas.run_state import Asked, LegalAnswer, PendingItem, RunState, Waiting
+from workflows.answers import default_answers
+from workflows.messages import Situation
+
+
+def command(workflow_id: str, name: str, payload: dict[str, Any] | None = None) -> str:
+    """Return the command that sends a message and says at once what became of it."""
+    typed = f"temporal workflow update execute --workflow-id {shlex.quote(workflow_id)} --name {name}"
+    if not payload:
+        return typed
+    return f"{typed} --input {shlex.quote(json.dumps(payload, ensure_ascii=False))}"
+
+
+def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, done: bool) -> str:
+    """Return the one command a person would most likely type next."""
+    target = shlex.quote(state.workflow_id)
+    if done:
+        return f"temporal workflow result --workflow-id {target}"
+    if waiting is None:
+        name = "pause" if state.pause_reason is None else "resume"
+        return f"temporal workflow signal --workflow-id {target} --name {name}"
+    return answers(state, waiting, now)[0].command
+
+
+def answers(state: RunState, waiting: Waiting, now: Situation) -> list[LegalAnswer]:
+    """Return the messages that answer a wait, the likeliest first, each with its command."""
+    workflow_id = state.workflow_id
+    found: list[tuple[str, str, dict[str, Any] | None]] = []
+    match waiting.kind:
+        case "approval":
+            found = [
+                ("approve", "let it pass", None),
+                ("reject", "refuse it", {"reason": "…"}),
+            ]
+            if now.call is not None:
+                found.insert(
+                    1, ("approve", "let this call pass for the rest of the run", {"remember": "run"})
+                )
+        case "answer":
+            found = [("answer", "answer the agent", {"answers": _numbered(now.question)})]
+        case "budget":
+            found = [
+                ("extend_budget", "allow as much again", None),
+                ("extend_budget", "allow a number of tokens more", {"tokens": 100_000}),
+            ]
+        case "pause" | "rate_limit":
+            found = [("resume", "go on now", None)]
+        case _:
+            found = [("resume", "go on from what is there", None)]
+    if now.step is not None:
+        retry = ("resume", "start the step again", {"action": "retry"})
+        if waiting.kind == "human" and not _can_go_on(state, now):
+            found = [retry, ("resume", "accept it as it is, go to the next step", {"action": "skip"})]
+        else:
+            found += [retry, ("resume", "leave the step out", {"action": "skip"})]
+    if now.live:
+        found.append(("interrupt", "stop the agent", None))
+    found.append(("abort", "end the run", None))
+    return [
+        LegalAnswer(message=name, help=words, command=command(workflow_id, name, payload))
+        for name, words, payload in found
+    ]
+
+
+def pending_items(
+    state: RunState,
+    waiting: Waiting | None,
+    asked: Sequence[tuple[Asked, datetime]],
+    pending: tuple[Question | None, CallRequest | None],
+    now: Situation,
+) -> list[PendingItem]:
+    """Return everything a person is waited for, each with its legal answers: what a live session asks is several."""
+    if waiting is None:
+        return []
+    legal = answers(state, waiting, now)
+    question, call = pending
+    first = PendingItem(
+        kind=waiting.kind,
+        id=question.question_id if question else call.call_id if call else None,
+        step_id=waiting.step_id,
+        reason=waiting.reason,
+        since=waiting.since,
+        deadline=waiting.deadline,
+        on_silence=waiting.on_silence,
+        live=now.live,
+        question=question,
+        call=call,
+        legal=legal,
+    )
+    more = [
+        PendingItem(
+            kind="answer" if one.question else "approval",
+            id=one.id,
+            step_id=waiting.step_id,
+            since=since,
+            deadline=one.deadline,
+            live=True,
+            question=one.question,
+            call=one.call,
+        )
+        for one, since in (asked[1:] if now.live else ())
+    ]
+    return [first, *more]
+
+
+def asked_lines(question: Question | None, call: CallRequest | None) -> list[str]:
+    """Return a question or a call as Markdown for people."""
+    if question is not None:
+        return [
+            f"{number}. {item.question}"
+            + (f" ({' · '.join(item.options)})" if item.options else "")
+            + (" (several may be chosen)" if item.multi_select else "")
+            for number, item in enumerate(question.items, 1)
+        ]
+    if call is not None:
+        why = f": {call.reason}" if call.reason else ""
+        return [f"`{call.tool_name}` `{call.input[:300].replace('`', chr(39))}`{why}"]
+    return []
+
+
+def _can_go_on(state: RunState, now: Situation) -> bool:
+    return state.partial is not None and state.partial.step_id == now.step
+
+
+def _numbered(question: Question | None) -> dict[str, Any]:
+    if question is None:
+        return {}
+    defaults = default_answers(question)
+    return {
+        str(number): defaults[item.question] if item.options else "…"
+        for number, item in enumerate(question.items, 1)
+    }

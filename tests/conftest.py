@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 UNITTEST = ["python3", "-m", "unittest", "-q"]
 FAST = {
     "STEPWISE_HEARTBEAT_S": "2",
-    "STEPWISE_SCHEDULE_TO_START_S": "2",
+    "STEPWISE_SCHEDULE_TO_START_S": "4",
     "STEPWISE_RECOVER_OLD_WORKER_S": "1",
     "STEPWISE_STICKY_S": "1",
     "STEPWISE_DRAIN_S": "5",

@@ -1,0 +1,231 @@
+"""Measures an interrupt: from the signal's sending until the last process of the agent is gone, 50 times over.
+
+``python benchmarks/interrupts.py`` prints the table and writes it into docs/performance.md. One worker process does
+all runs, one after another; what it holds then (processes, file descriptors, temporary files) is compared with what
+it held after the first one. The server is the tuned dev server, which pushes cancellations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from temporalio.client import Client, WorkflowHandle
+
+from benchmarks.engine import ROOT, machine
+from schemas.converter import build_data_converter
+from system.devserver import DevServer
+
+PAGE: Final = ROOT / "docs" / "performance.md"
+MARKS: Final = ("<!-- interrupts -->", "<!-- /interrupts -->")
+RUNS: Final = 50
+QUEUE: Final = "interrupts"
+GRACE_S: Final = 0.5
+GOAL_COOPERATIVE_MS: Final = 500.0
+GOAL_IGNORING_MS: Final = (GRACE_S + 1) * 1_000
+AGENTS: Final = {
+    "cooperative": {"do": "run", "argv": ["sleep", "86399"], "timeout": 86_400},
+    "ignores everything": {"do": "hang"},
+}
+
+
+@dataclass
+class Held:
+    """What the worker process holds while nothing runs."""
+
+    processes: list[str]
+    descriptors: int
+    temporary: list[str]
+
+
+@dataclass
+class Measured:
+    """The times of one kind of agent in milliseconds, which rung ended it, what was held before and after."""
+
+    agent: str
+    times: list[float] = field(default_factory=list)
+    methods: dict[str, int] = field(default_factory=dict)
+    before: Held | None = None
+    after: Held | None = None
+
+
+def _flow(agent: str) -> dict[str, Any]:
+    spec = {
+        "id": "interrupted",
+        "version": 1,
+        "title": "one step",
+        "steps": [
+            {
+                "id": "work",
+                "agent": "implementer",
+                "objective": "work",
+                "interrupt": {"grace_s": GRACE_S},
+                "routing": {"kind": "terminal"},
+            }
+        ],
+    }
+    play = {"version": 1, "steps": {"work": {"turns": [{"work": [AGENTS[agent]]}]}}}
+    return {
+        "spec": {"name": "interrupted.yaml", "text": json.dumps(spec)},
+        "scenario": {"name": "agent.yaml", "text": json.dumps(play)},
+        "task": "t",
+    }
+
+
+def _agent_of(worker: psutil.Process) -> list[psutil.Process]:
+    """Return the processes an agent runs: what the worker's launcher has started, not the launcher."""
+    found = []
+    for child in worker.children(recursive=True):
+        try:
+            line = child.cmdline()
+        except psutil.Error:
+            continue
+        if "86399" in line or any("signal.pause()" in part for part in line):
+            found.append(child)
+    return found
+
+
+def _held(worker: psutil.Process, folder: Path) -> Held:
+    names = sorted(child.name() for child in worker.children(recursive=True))
+    temporary = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return Held(names, worker.num_fds(), temporary)
+
+
+async def _one(
+    client: Client, worker: psutil.Process, measured: Measured, number: int, repo: Path, queue: str
+) -> None:
+    name = f"{measured.agent.split()[0]}-{number}"
+    handle: WorkflowHandle[Any, Any] = await client.start_workflow(
+        "Flow", {**_flow(measured.agent), "repo": str(repo)}, id=name, task_queue=queue
+    )
+    # Nobody tells when a process of another process begins or ends.
+    while not (found := _agent_of(worker)):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    began = time.perf_counter()
+    await handle.signal("interrupt")
+    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in found):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    measured.times.append((time.perf_counter() - began) * 1_000)
+    while not (await handle.query("status")).get("waiting"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    partial = await handle.query("partial_handoff")
+    method = str(partial["stop_method"])
+    measured.methods[method] = measured.methods.get(method, 0) + 1
+    await handle.signal("abort")
+    await handle.result()
+
+
+async def _measure(
+    runs: int, folder: Path, server: DevServer, process: subprocess.Popen[bytes]
+) -> list[Measured]:
+    client = await Client.connect(server.address, data_converter=build_data_converter())
+    worker = psutil.Process(process.pid)
+    found = []
+    for agent in AGENTS:
+        measured = Measured(agent)
+        # The first run fills caches and starts the launcher; it is not counted.
+        await _one(client, worker, Measured(agent), 0, folder / "repo", QUEUE)
+        measured.before = _held(worker, folder / "tmp")
+        for number in range(1, runs + 1):
+            await _one(client, worker, measured, number, folder / "repo", QUEUE)
+        measured.after = _held(worker, folder / "tmp")
+        found.append(measured)
+    return found
+
+
+def measure(runs: int, folder: Path) -> list[Measured]:
+    """Return the times of ``runs`` interrupts of each kind of agent, on a server and a worker of their own."""
+    (folder / "tmp").mkdir()
+    made = [sys.executable, str(ROOT / "examples" / "demo_repo.py"), str(folder / "repo")]
+    subprocess.run(made, check=True, capture_output=True)
+    with DevServer.start(db=folder / "temporal.sqlite", ui=False) as server:
+        env = {
+            "PATH": os.environ["PATH"],
+            "TMPDIR": str(folder / "tmp"),
+            "TEMPORAL_ADDRESS": server.address,
+            "TEMPORAL_CONFIG_FILE": os.devnull,
+            "STEPWISE_DATA_DIR": str(folder / "worker"),
+            "STEPWISE_MAX_RUNS": "1000",
+            "STEPWISE_TASK_QUEUE": QUEUE,
+            "STEPWISE_LOG_LEVEL": "ERROR",
+        }
+        process = subprocess.Popen([sys.executable, str(ROOT / "worker.py")], cwd=ROOT, env=env)
+        try:
+            return asyncio.run(_measure(runs, folder, server, process))
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _quantile(times: list[float], share: float) -> float:
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def table(found: list[Measured]) -> str:
+    """Return the table as Markdown."""
+    lines = [
+        f"Machine: {machine()}. {len(found[0].times)} interrupts each, grace {GRACE_S:g} s.",
+        "",
+        "| agent | p50 ms | p99 ms | goal p99 ms | met | ended by | left behind |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        goal = GOAL_COOPERATIVE_MS if one.agent == "cooperative" else GOAL_IGNORING_MS
+        p99 = _quantile(one.times, 0.99)
+        methods = ", ".join(f"{name} {count}" for name, count in sorted(one.methods.items()))
+        met = "yes" if p99 < goal else "**no**"
+        lines.append(
+            f"| {one.agent} | {statistics.median(one.times):.0f} | {p99:.0f} | {goal:.0f} | {met} | {methods} |"
+            f" {left(one)} |"
+        )
+    return "\n".join(lines)
+
+
+def left(one: Measured) -> str:
+    """Return what the worker holds more than before, in words."""
+    before, after = one.before, one.after
+    if before is None or after is None:
+        return "not looked at"
+    more = []
+    if len(after.processes) > len(before.processes):
+        more.append(f"{len(after.processes) - len(before.processes)} processes")
+    if after.descriptors > before.descriptors:
+        more.append(f"{after.descriptors - before.descriptors} file descriptors")
+    if len(after.temporary) > len(before.temporary):
+        more.append(f"{len(after.temporary) - len(before.temporary)} temporary files")
+    return ", ".join(more) or "nothing"
+
+
+def main() -> None:
+    """Measure, print the table, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stepwise-interrupts-") as name:
+        text = table(measure(arguments.runs, Path(name)))
+    sys.stdout.write(text + "\n")
+    if not arguments.no_write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, _, rest = page.partition(MARKS[0])
+        _, _, after = rest.partition(MARKS[1])
+        PAGE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    sys.stdout.flush()
+    # The SDK's threads may abort a plain exit.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

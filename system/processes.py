@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from policy.secrets import find, is_secret_name
 from system._errors import (
     GuardUnavailable,
     LineTooLong,
@@ -271,9 +272,17 @@ def child_env(
     allow: Collection[str] = ALLOWED_ENV,
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the allowed variables of ``base`` (default: this process's environment) and all of ``extra``."""
+    """Return the allowed variables of ``base`` (default: this process's environment) and all of ``extra``.
+
+    One whose name or value says that it is a secret never passes, whoever allows it.
+    """
     source = os.environ if base is None else base
-    return {name: source[name] for name in sorted(allow) if name in source} | dict(extra or {})
+    passed = {
+        name: source[name]
+        for name in sorted(allow)
+        if name in source and not is_secret_name(name) and not find(source[name])
+    }
+    return passed | dict(extra or {})
 
 
 def guarded_argv(argv: Sequence[str], *, grace_s: float = DEFAULT_GRACE_S) -> list[str]:

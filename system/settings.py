@@ -24,6 +24,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 
+from policy.secrets import is_secret_name
 from schemas.errors import BadInput
 from schemas.settings import WorkerSettings
 
@@ -249,6 +250,13 @@ def _check(settings: WorkerSettings, origins: Mapping[str, str]) -> None:
             raise refuse(name, "must be a finite number", "say a number of seconds")
         if value == Path():
             raise refuse(name, "is empty", "say a folder or leave it unset")
+    secret = next((name for name in settings.environment if is_secret_name(name)), None)
+    if secret is not None:
+        raise refuse(
+            "environment",
+            f"{secret} is the name of a secret, which never passes to gates, set-up commands or agents",
+            "remove it; a command that needs such a value reads it from a file that its own machine keeps",
+        )
     if settings.store and "://" not in settings.store:
         raise refuse("store", "is not a URL", "say it as file:///absolute/path")
     if settings.git_credentials and not _VARIABLE_NAME.fullmatch(settings.git_credentials):

@@ -39,6 +39,7 @@ from workflows.facts import Carry, timeout_s
 from workflows.log import logger
 from workflows.phases import PhaseLost
 from workflows.run import Ended, Run
+from workflows.words import together
 
 Call = TypeVar("Call", bound=PhaseIn)
 Out = TypeVar("Out", bound=Durable)
@@ -87,7 +88,7 @@ class Attempts:
             if work.ended != "finished":
                 raise AttemptOver(ended=work.ended, work=work, partial=work.partial)
             carry.work, carry.work_attempt = work, self.number
-            self.session = work.session
+            self.session, self.partial = work.session, None
         if step.gates and carry.measure is None:
             await self._boundary()
             measure = await self._call(
@@ -111,37 +112,48 @@ class Attempts:
                 lambda out: out.finished_finalize,
             )
             carry.finalize_attempt = self.number
-        if isinstance(step.routing, Branch) and step.routing.decided_by == "agent" and carry.route is None:
+        if self._targets and carry.route is None:
             await self._boundary()
-            targets = [rule.next for rule in step.routing.when]
-            targets += [step.routing.default] if step.routing.default else []
             carry.route = await self._call(
                 PROPOSE_ROUTE,
-                SessionPhaseIn(**self._session_fields(), candidates=list(dict.fromkeys(targets))),
+                SessionPhaseIn(**self._session_fields(), candidates=self._targets),
                 "route",
                 4 * timeout_s(self.run.spec, step, "route") + 60,
                 lambda out: out.finished_route,
             )
             carry.route_attempt = self.number
 
+    @property
+    def _targets(self) -> list[str]:
+        """The steps among which the agent is to choose; none where rules do."""
+        routing = self.step.routing
+        if not isinstance(routing, Branch) or routing.decided_by != "agent":
+            return []
+        targets = [rule.next for rule in routing.when] + ([routing.default] if routing.default else [])
+        return list(dict.fromkeys(targets))
+
     async def _boundary(self) -> None:
         order = await self.run.boundary()
-        if order is None:
-            return
-        self.take_note(order)
-        if order.action != "continue":
+        if order is not None and order.action != "continue":
             raise AttemptOver(ended="interrupted", order=order, work=self.carry.work)
+        if order is not None:
+            self.take_note(order)
 
     async def _work(self) -> WorkOut:
         run, step = self.run, self.step
         state, resolved = run.state, run.state.resolved
         transports = resolved.transports.get(step.id, []) if resolved else []
+        run.live.over()
+        given, decided = run.live.too_late()
+        self.given, self.decisions = self.given or given, [*self.decisions, *decided]
+        self.note = together(self.note, *state.steers)
+        state.steers = []
         call = WorkIn(
             **self._phase_fields(),
             transports=[self.transport] if self.transport else transports,
             model=step.model or state.input.model or run.spec.defaults.model,
             context=state.context,
-            note="\n\n".join([*([self.note] if self.note else []), *state.steers]) or None,
+            note=self.note,
             partial=self.partial,
             last_gates=state.last_gates,
             session=self.session,
@@ -150,7 +162,6 @@ class Attempts:
             given=self.given,
             decisions=[*state.allowed, *self.decisions],
         )
-        state.steers = []
         limit_s = timeout_s(run.spec, step, "work") + step.interrupt.grace_s + 600
         run.working = self.key()
         try:
@@ -158,7 +169,11 @@ class Attempts:
         finally:
             run.working = None
             run.live.over()
-        self.given, self.decisions = None, []
+        if out.ended == "approval" or (out.ended == "question" and step.questions.unanswered == "human"):
+            run.live.parked(self.key(), out)
+        if out.session is not None:
+            # Its prompt had them.
+            self.given, self.decisions = None, []
         self.spent(out)
         return out
 
@@ -190,6 +205,11 @@ class Attempts:
         """Return which bound is used up, in words."""
         found = [used_up(left) for left in self._left() if isinstance(left, Exceeded)]
         return "; ".join(found) or "the budget of this step is used up"
+
+    @property
+    def used_up(self) -> bool:
+        """Whether a bound is used up."""
+        return any(isinstance(left, Exceeded) for left in self._left())
 
     def extend(self, order: ExtendBudget) -> None:
         """Raise the bounds: by what was given, else by what is used up once more, else by all of them once more."""
@@ -277,7 +297,14 @@ class Attempts:
             raise AttemptOver(ended="interrupted", reason=lost.failure) from lost
         self.losses += 1
         run.journal.add("phase_ended", step=self.step.id, phase=phase, attempt=self.number, lost=lost.failure)
-        logger.warning("phase %s of %s was lost: %s", phase, self.step.id, lost.failure)
+        place = {"run_id": run.state.run_id, **self.key().model_dump(include={"visit", "attempt"})}
+        logger.warning(
+            "phase %s of %s was lost: %s",
+            phase,
+            self.step.id,
+            lost.failure,
+            extra={**place, "step": self.step.id},
+        )
         found = await run.phases.recover(self.key(), phase, lost.failure, self.losses)
         run.state.acquired = found
         out = finished(found)
@@ -304,6 +331,7 @@ class Attempts:
         state = run.state
         if state.acquired is None or state.resolved is None:
             return
+        local = execution == "succeeded"
         call = RecordIn(
             key=self.key(),
             iteration=run.iteration,
@@ -318,12 +346,11 @@ class Attempts:
             finalize_attempt=carry.finalize_attempt or None,
             base_gates=state.acquired.base_gates.get(self.step.id, []),
             routing=outcome,
-            requested_by=run.requested_by,
+            requested_by="" if local else run.requested_by,
             started_at=started,
             completed_at=max(started, ended),
             previous_sha256=state.head,
         )
-        local = execution == "succeeded"
         if not local:
             call = call.model_copy(update={"journal": run.journal.batch()})
         stored = await run.phases.record(call, local=local)
@@ -379,9 +406,26 @@ class Attempts:
             attempt=self.number,
         )
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether the newest attempt left something that the next one can go on from."""
+        return self.partial is not None or (self.carry.work is not None and not self.complete)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every phase is finished."""
+        carry = self.carry
+        return carry.finalize is not None and (carry.route is not None or not self._targets)
+
     def take_note(self, order: Resume) -> None:
-        """Remember what a person told the agent, and which transport they chose."""
-        self.note = order.note or self.note
+        """Remember what a person told the agent, and which transport they chose.
+
+        Where the order leaves the step, the words are for the agent of the step that follows.
+        """
+        if order.action in {"skip", "goto"}:
+            self.run.say_later(order.note)
+            return
+        self.note = together(self.note, order.note)
         self.transport = order.transport or self.transport
 
 

@@ -311,8 +311,21 @@ async def test_shutdown_ends_what_still_runs() -> None:
 def test_child_env_lets_through_what_is_allowed_and_nothing_else() -> None:
     base = {"PATH": "/bin", "HOME": "/root", "GITHUB_TOKEN": "t", "LANG": "C"}
     assert child_env(base, extra={"HOME": "/private"}) == {"PATH": "/bin", "LANG": "C", "HOME": "/private"}
-    assert child_env(base, {"GITHUB_TOKEN", "MISSING"}, {}) == {"GITHUB_TOKEN": "t"}
+    assert child_env(base, {"LANG", "MISSING"}, {}) == {"LANG": "C"}
     assert child_env(base, ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GITHUB_TOKEN", "t"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("HARMLESS", "ghp_" + "a1B2" * 9),
+        ("INDEX_URL", "https://me:hunter2secret@example.invalid/simple"),
+    ],
+)
+def test_a_secret_never_passes_to_a_child_whoever_allows_it(name: str, value: str) -> None:
+    assert child_env({name: value, "LANG": "C"}, {name, "LANG"}) == {"LANG": "C"}
     assert not {"HOME", "TMPDIR"} & ALLOWED_ENV
 
 

@@ -248,6 +248,11 @@ def test_a_profile_or_file_that_cannot_be_used_is_refused(env: dict[str, str]) -
     assert "TEMPORAL_" in _refused(env)
 
 
+def test_the_name_of_a_secret_cannot_be_allowed_to_children() -> None:
+    said = _refused({"STEPWISE_ENVIRONMENT": "LANG,GITHUB_TOKEN"})
+    assert "environment STEPWISE_ENVIRONMENT: environment: GITHUB_TOKEN is the name of a secret" in said
+
+
 def test_every_setting_can_be_said_in_both_places(tmp_path: Path) -> None:
     defaults = WorkerSettings().model_dump(mode="json")
     defaults["store"], defaults["git_credentials"] = "file:///s", "TOKEN"

@@ -10,6 +10,7 @@ from activities.context import WorkerContext, now
 from activities.errors import translated
 from activities.folder import Held
 from activities.heartbeat import beating
+from activities.senders import store_senders
 from activities.workspace import BaseFacts, base_key
 from schemas.calls import ReleaseIn, ReleaseOut
 from schemas.run import GitResult
@@ -33,6 +34,8 @@ async def release_workspace(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
 async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     if call.journal:
         await asyncio.to_thread(ctx.journal.flush, call.run_id, call.journal)
+    if call.messages:
+        await store_senders(ctx, call.run_id)
     await ctx.sessions.close_run(call.run_id)
     ctx.open_runs.pop(call.run_id, None)
     record = await asyncio.to_thread(ctx.runs.check, call.run_id, call.lease)

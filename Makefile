@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-repo test check fmt lock schemas golden bench clean
+.PHONY: help demo demo-repo replay test check fmt lock schemas golden bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -33,9 +33,13 @@ demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REP
 demo-repo: $(VENV)/.core ## Make the demo repository at DEST=…
 	@$(BIN)/python examples/demo_repo.py $(DEST)
 
+replay: $(VENV)/.core ## Replay HISTORY=… (a file, a folder, a workflow id), or decide it again under WHAT_IF=flow.yaml
+	@test -n '$(subst ','\'',$(HISTORY))' || { echo "Say what to replay: make replay HISTORY=history.json" >&2; exit 2; }
+	@$(BIN)/stepwise replay '$(subst ','\'',$(HISTORY))' $(if $(WHAT_IF),--what-if '$(subst ','\'',$(WHAT_IF))')
+
 test: $(VENV)/.all ## Run every test (real Temporal server, real git, real processes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(PYTEST_ARGS)
-	$(BIN)/python -m coverage report --include='workflows/*,policy/*' --fail-under=95
+	$(BIN)/python tests/branches.py
 
 check: $(VENV)/.all ## Lint, types, import rules, dependencies, generated files
 	$(BIN)/ruff check .
@@ -57,8 +61,9 @@ schemas: $(VENV)/.core ## Write the JSON Schemas anew
 golden: $(VENV)/.all ## Record the golden histories anew (only when a change of the workflow is meant to break them)
 	$(BIN)/python tests/histories/record.py
 
-bench: $(VENV)/.all ## Measure the engine against a bare workflow and write docs/performance.md
-	$(BIN)/python benchmarks/engine.py
+bench: $(VENV)/.all ## Measure the engine against a bare workflow, and interrupts; write docs/performance.md
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.interrupts
 
 lock: $(VENV)/.all ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/core.txt

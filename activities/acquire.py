@@ -14,6 +14,7 @@ from activities.admission import admitted, drop_if_stale
 from activities.context import OpenRun, WorkerContext, now
 from activities.errors import translated
 from activities.folder import Held
+from activities.fork import ForkPlan, first_record, fork_state, link, make_fork, plan_fork, store_fork
 from activities.heartbeat import Beat, beating
 from activities.recovery import Found, complete_or_keep, look_up
 from activities.setup import measure_base, set_up
@@ -28,7 +29,7 @@ from activities.workspace import (
 )
 from schemas.calls import AcquireIn, AcquireOut, Lease
 from schemas.common import Outcome
-from schemas.errors import LeaseLost, StepwiseError
+from schemas.errors import BadInput, LeaseLost, StepwiseError
 from schemas.run_record import RunRecord
 from system.git import GitError, SourceRefused
 from system.logs import logger
@@ -62,7 +63,7 @@ async def acquire_workspace(ctx: WorkerContext, call: AcquireIn) -> AcquireOut:
                     )
             try:
                 return await ctx.running.exclusive(call.run_id, lambda: _acquire(ctx, call, beat))
-            except SourceRefused:
+            except (SourceRefused, BadInput):
                 await asyncio.to_thread(ctx.runs.forget, call.run_id)
                 raise
             except LeaseLost as error:
@@ -75,10 +76,10 @@ async def _acquire(ctx: WorkerContext, call: AcquireIn, beat: Beat) -> AcquireOu
     record = await asyncio.to_thread(ctx.runs.get, run_id)
     kept = await drop_if_stale(ctx, run_id, record)
     base = await asyncio.to_thread(ctx.evidence.get_model, base_key(run_id), BaseFacts)
-    source = None if base is not None else await inspect(ctx, call)
+    origin = None if base is not None else await _origin(ctx, call)
     async with admitted(ctx, run_id):
         try:
-            return await _hold(ctx, call, beat, base, source, record, kept=kept)
+            return await _hold(ctx, call, beat, base, origin, record, kept=kept)
         except (asyncio.CancelledError, ApplicationError) as error:
             # Nobody releases a run that was never acquired, so it must not keep its place here.
             if call.recover is None and not (isinstance(error, ApplicationError) and not error.non_retryable):
@@ -87,12 +88,20 @@ async def _acquire(ctx: WorkerContext, call: AcquireIn, beat: Beat) -> AcquireOu
             raise
 
 
+async def _origin(ctx: WorkerContext, call: AcquireIn) -> Source | ForkPlan:
+    """Look at what the run will be made from, without writing anything. Raises SourceRefused, BadInput."""
+    if call.fork is None:
+        return await inspect(ctx, call)
+    spec = (await ctx.bundle(call.bundle)).spec
+    return await asyncio.to_thread(plan_fork, ctx, call, call.fork, spec)
+
+
 async def _hold(
     ctx: WorkerContext,
     call: AcquireIn,
     beat: Beat,
     base: BaseFacts | None,
-    source: Source | None,
+    origin: Source | ForkPlan | None,
     record: RunRecord | None,
     *,
     kept: bool,
@@ -107,16 +116,22 @@ async def _hold(
         # First of all: whoever held the run changes nothing any more of what is looked at from here on.
         record = await _unbroken(asyncio.to_thread(_take, ctx, call, base.commit, record, held))
         found = await asyncio.to_thread(look_up, ctx, call.recover) if call.recover else found
-    repository, rebuilt = await _clone(ctx, call, base, source, beat, found=found, record=record, kept=kept)
+    repository, rebuilt = await _clone(ctx, call, base, origin, beat, found=found, record=record, kept=kept)
     ctx.crash_at("acquire.cloned")
     if record is None or base is None:
-        record = await _unbroken(asyncio.to_thread(_take, ctx, call, repository.base, record, held))
+        record = await _unbroken(asyncio.to_thread(_take, ctx, call, repository.base, record, held, origin))
     opened = await keep_open(ctx, _held(record, held if kept and not rebuilt else None), repository)
     if base is None:
-        assert source is not None  # noqa: S101 - inspected where there are no base facts
+        assert origin is not None  # noqa: S101 - looked at where there are no base facts
         beat.say("storing the base")
-        base = await store_base(ctx, repository, source)
+        if isinstance(origin, ForkPlan):
+            base = await store_fork(ctx, opened, origin, call.bundle)
+        else:
+            base = await store_base(ctx, repository, origin)
         ctx.crash_at("acquire.based")
+    if call.fork is not None and call.recover is None:
+        await asyncio.to_thread(link, ctx, call.run_id)
+        ctx.crash_at("fork.linked")
     if call.recover is not None:
         step = (await ctx.bundle(call.bundle)).spec.step(call.recover.key.step_id)
         found = await complete_or_keep(ctx, opened, call.recover, found, step, rebuilt=rebuilt)
@@ -127,7 +142,7 @@ async def _clone(
     ctx: WorkerContext,
     call: AcquireIn,
     base: BaseFacts | None,
-    source: Source | None,
+    origin: Source | ForkPlan | None,
     beat: Beat,
     *,
     found: Found,
@@ -148,16 +163,23 @@ async def _clone(
         else:
             return repository, False
     if base is None:
-        assert source is not None  # noqa: S101 - inspected where there are no base facts
+        assert origin is not None  # noqa: S101 - looked at where there are no base facts
         beat.say("cloning")
-        return await make_clone(ctx, folder, source), False
+        if isinstance(origin, ForkPlan):
+            return await make_fork(ctx, folder, origin), False
+        return await make_clone(ctx, folder, origin), False
     beat.say("rebuilding the clone")
     newest = found.newest or (record.newest if record else None)
     return await rebuild(ctx, folder, base, newest), True
 
 
 def _take(
-    ctx: WorkerContext, call: AcquireIn, base_commit: str, known: RunRecord | None, held: Held | None
+    ctx: WorkerContext,
+    call: AcquireIn,
+    base_commit: str,
+    known: RunRecord | None,
+    held: Held | None,
+    origin: Source | ForkPlan | None = None,
 ) -> RunRecord:
     """Take the lease in the store; ``held`` is the note of the clone that stays, if one does."""
     folder = ctx.folder(call.run_id)
@@ -177,6 +199,7 @@ def _take(
         return RunRecord.model_validate(
             {
                 **here,
+                **(first_record(origin) if isinstance(origin, ForkPlan) else {}),
                 "run_id": call.run_id,
                 "workflow_id": call.workflow_id,
                 "execution_run_id": call.execution_run_id,
@@ -250,11 +273,16 @@ async def _ready(
     spec = (await ctx.bundle(call.bundle)).spec
     if call.recover is None or rebuilt:
         await set_up(ctx, opened, spec, beat)
-    base_gates = await measure_base(ctx, opened, spec, beat, measure=call.recover is None)
+    # A fork's files are not those of its base: of that it knows what its parent measured, and no more.
+    measures = call.recover is None and call.fork is None
+    base_gates = await measure_base(ctx, opened, spec, beat, measure=measures)
     beat.say("")
     await asyncio.to_thread(ctx.journal.flush, call.run_id, call.journal)
     await ctx.check_lease(call.run_id, opened.held.lease)
     opened.held = await asyncio.to_thread(ctx.folder(call.run_id).hold, opened.held)
+    forked = None
+    if call.fork is not None and call.recover is None:
+        forked = await asyncio.to_thread(fork_state, ctx, call.run_id)
     ctx.crash_at("acquire.done")
     return AcquireOut(
         lease=opened.held.lease,
@@ -267,6 +295,7 @@ async def _ready(
         base_tree=base.tree,
         base_gates=base_gates,
         search_attributes=await _has_search_attributes(ctx),
+        forked=forked,
         rebuilt=rebuilt,
         finished_work=found.work,
         finished_measure=found.measure,
@@ -278,14 +307,12 @@ async def _ready(
 
 
 async def _has_search_attributes(ctx: WorkerContext) -> bool:
-    if ctx.search_attributes is None:
-        ctx.search_attributes = False
-        if ctx.client is not None:
-            request = ListSearchAttributesRequest(namespace=ctx.client.namespace)
-            try:
-                answer = await ctx.client.operator_service.list_search_attributes(request)
-            except RPCError:
-                # A server that cannot say it has none; asked again by the next worker process.
-                return False
-            ctx.search_attributes = set(SEARCH_ATTRIBUTES) <= set(answer.custom_attributes)
-    return ctx.search_attributes
+    """Return whether the server knows the five attributes; asked once, and again where it could not say."""
+    if ctx.search_attributes is None and ctx.client is not None:
+        request = ListSearchAttributesRequest(namespace=ctx.client.namespace)
+        try:
+            answer = await ctx.client.operator_service.list_search_attributes(request)
+        except RPCError:
+            return False
+        ctx.search_attributes = set(SEARCH_ATTRIBUTES) <= set(answer.custom_attributes)
+    return bool(ctx.search_attributes)

@@ -10,6 +10,7 @@ from activities.resolve import Task, task_key
 from schemas.calls import AttemptKey, MeasureOut, StepPlace, WorkIn
 from schemas.flow import StepSpec
 from schemas.handoff import HandoffEnvelope, PartialHandoff
+from schemas.questions import CallDecision
 from store.errors import EvidenceCorrupt, NotStored
 
 
@@ -42,6 +43,8 @@ def gather(ctx: WorkerContext, call: WorkIn, step: StepSpec) -> tuple[PromptPart
         outputs=step.outputs,
         note=call.note,
         partial=partial,
+        given=call.given,
+        decision=_decision(call.decisions, partial),
         gates=gates,
         envelopes=envelopes,
         max_chars=step.context.max_chars,
@@ -49,9 +52,15 @@ def gather(ctx: WorkerContext, call: WorkIn, step: StepSpec) -> tuple[PromptPart
     return parts, missing + gone
 
 
+def _decision(decisions: list[CallDecision], partial: PartialHandoff | None) -> CallDecision | None:
+    wanted = partial.open_call.signature if partial is not None and partial.open_call is not None else None
+    return next((one for one in decisions if one.signature == wanted), None)
+
+
 def _envelope(ctx: WorkerContext, key: AttemptKey, place: StepPlace) -> HandoffEnvelope | None:
     where = key.model_copy(
         update={
+            "run_id": place.run_id or key.run_id,
             "flow_key": place.flow_key or key.flow_key,
             "step_id": place.step_id,
             "visit": place.visit,

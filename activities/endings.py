@@ -6,27 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from activities.running import StopReason
-from schemas.calls import WorkOut
+from schemas.calls import Ended, WorkOut
 from schemas.common import ChangeCounts, FileChanges
 from schemas.errors import ErrorEnvelope
 from schemas.handoff import PartialHandoff, PartialReason
 from transports.port import WorkEnd, WorkOutcome
 
-Ended = Literal[
-    "finished",
-    "interrupted",
-    "question",
-    "approval",
-    "budget",
-    "rate_limited",
-    "agent_failed",
-    "timeout",
-    "worker_shutdown",
-    "crash",
-    "activity_paused",
-    "activity_reset",
-    "server_lost",
-]
 Order = StopReason | Literal["budget", "no_output"]
 """Why the engine ended a turn: somebody asked, or a limit was reached."""
 
@@ -53,9 +38,9 @@ _OF_ORDER: Final[dict[Order, tuple[Ended, PartialReason]]] = {
 }
 _HINTS: Final[dict[PartialReason, str]] = {
     "interrupt": "resume with action continue to go on from here, retry to start the step again",
-    "question": "resume with action retry and the answer as note",
-    "approval": "resume with action retry or skip",
-    "budget": "resume with action retry, skip or goto",
+    "question": "answer the question to go on from here, or resume with action retry or skip",
+    "approval": "approve or reject the call to go on from here, or resume with action retry or skip",
+    "budget": "extend the budget to go on from here, or resume with action retry, skip or goto",
     "rate_limit": "the work goes on by itself when the limit is over",
     "agent_failed": "resume with action retry or continue, on another transport if need be",
     "timeout": "resume with action continue to go on from here",

@@ -106,6 +106,13 @@ class RunFolder:
         return child_env(allow=ALLOWED_ENV | set(names), extra={**given, RUN_VARIABLE: self.run_id, **extra})
 
 
+def drop_run(folder: RunFolder, spool: Path) -> None:
+    """Remove all that this worker's disk has of a run: its clone with its savepoints, and logs of its attempts."""
+    folder.drop()
+    for left in spool.glob(f"{folder.run_id}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def run_folders(runs: Path) -> Iterator[RunFolder]:
     """Yield what this worker's disk has of runs."""
     if runs.is_dir():

@@ -99,6 +99,9 @@ async def open_session(
         if session is not None and session.transport == name and session.resumable:
             resume = session.session_id
         for wanted in dict.fromkeys([resume, None]):
+            if stop.reason is not None:
+                opening.stopped = True
+                return opening
             task = asyncio.ensure_future(
                 ctx.sessions.open(key, transport, replace(spec, resume=wanted), emit)
             )

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from activities.answers import in_lines
 from schemas.handoff import HandoffEnvelope, PartialHandoff
+from schemas.questions import CallDecision, CallRequest, Given
 
 MAX_PREVIOUS_CHARS: Final = 60_000
 MAX_OLDER_CHARS: Final = 10_000
@@ -38,7 +40,10 @@ class GateOutput:
 
 @dataclass(frozen=True)
 class PromptParts:
-    """Everything a prompt is made of; ``envelopes`` are in the order in which they were written."""
+    """Everything a prompt is made of; ``envelopes`` are in the order in which they were written.
+
+    ``given`` answers what the agent had asked, ``decision`` is what was said of the call the partial ended with.
+    """
 
     objective: str
     task: str
@@ -46,6 +51,8 @@ class PromptParts:
     outputs: list[str] = field(default_factory=list)
     note: str | None = None
     partial: PartialHandoff | None = None
+    given: Given | None = None
+    decision: CallDecision | None = None
     gates: Sequence[GateOutput] = ()
     envelopes: Sequence[HandoffEnvelope] = ()
     max_chars: int = 200_000
@@ -63,14 +70,14 @@ def compose(parts: PromptParts, *, resumed: bool = False) -> Prompt:
     """Return the prompt of a work turn.
 
     A resumed session knows the task and the hand-offs already, so it is told only what is new. Never cut: the
-    human's note, the partial handoff, the last gates' output; hand-offs are, the oldest first.
+    human's note and answers, the partial handoff, the last gates' output; hand-offs are, the oldest first.
     """
     told = [] if resumed else [DISCIPLINE]
     told.append(_section("Objective", parts.objective))
     if not resumed:
         told.append(_section("Task", parts.task))
         told.append(_inputs(parts))
-    told += [_partial(parts.partial), _gates(parts.gates), _note(parts.note)]
+    told += [_partial(parts.partial), _answers(parts), _gates(parts.gates), _note(parts.note)]
     kept = [text for text in told if text]
     if resumed:
         return Prompt("\n\n".join(kept) + "\n")
@@ -105,12 +112,29 @@ def _partial(partial: PartialHandoff | None) -> str:
     lines += [f"Done: {item}" for item in partial.done[:_MAX_PATHS]]
     if len(partial.done) > _MAX_PATHS:
         lines.append(f"Done: {len(partial.done) - _MAX_PATHS} more paths")
-    lines += [f"Remaining: {item}" for item in partial.remaining]
+    rest = partial.remaining or ["all that the objective asks beyond that"]
+    lines += [f"Remaining: {item}" for item in rest]
     if partial.open_question is not None:
         lines += [f"You had asked: {item.question}" for item in partial.open_question.items]
+    if partial.open_call is not None:
+        lines.append(f"You had wanted to call {_named(partial.open_call)}, which takes a human's consent.")
     if partial.savepoint is not None:
         lines += [f"Not kept: {item}" for item in partial.savepoint.not_kept]
     return _section("Where you were stopped", "\n".join(lines))
+
+
+def _answers(parts: PromptParts) -> str:
+    lines = in_lines(parts.given) if parts.given is not None else []
+    call = parts.partial.open_call if parts.partial is not None else None
+    if call is not None and parts.decision is not None:
+        said = "yes, make the call" if parts.decision.allow else "no, do without it"
+        reason = f" ({parts.decision.reason})" if parts.decision.reason else ""
+        lines += [f"May you call {_named(call)}?", f"Answer: {said}{reason}"]
+    return _section("What you asked, and the answer", "\n".join(lines))
+
+
+def _named(call: CallRequest) -> str:
+    return f"{call.tool_name} {call.input}".strip()
 
 
 def _gates(gates: Sequence[GateOutput]) -> str:

@@ -107,6 +107,8 @@ def _receipt(
     stop = None
     if work is not None and work.reason is not None:
         stop = StopRecord(reason=work.reason, method=work.stop_method, requested_by=call.requested_by)
+    elif call.stop is not None:
+        stop = StopRecord(reason=call.stop, requested_by=call.requested_by)
     git = None
     if work is not None and work.commit_before is not None and call.branch:
         git = GitReceipt(

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from activities.context import OpenRun, WorkerContext, now
-from activities.endings import LOST, Ended, counts, done, hint
+from activities.endings import LOST, counts, done, hint
 from activities.keeping import (
     Kept,
     WorkIntent,
@@ -22,6 +22,7 @@ from activities.keeping import (
 from activities.trace import Trace, read_trace
 from schemas.calls import (
     AttemptKey,
+    Ended,
     FinalizeOut,
     MeasureOut,
     ProposeOut,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from temporalio import activity
 
 from activities.acquire import acquire_workspace
 from activities.context import WorkerContext
+from activities.deliver import deliver
 from activities.errors import translated
 from activities.heartbeat import beating
 from activities.measure import measure
@@ -20,6 +22,7 @@ from activities.structured_phases import finalize, propose_route
 from activities.work import work
 from schemas.calls import (
     ACQUIRE,
+    DELIVER,
     FINALIZE,
     FLUSH,
     MEASURE,
@@ -30,6 +33,8 @@ from schemas.calls import (
     WORK,
     AcquireIn,
     AcquireOut,
+    DeliverIn,
+    DeliverOut,
     FinalizeOut,
     FlushIn,
     FlushOut,
@@ -75,6 +80,10 @@ def build_activities(ctx: WorkerContext) -> Registered:
     async def _release(call: ReleaseIn) -> ReleaseOut:
         return await release_workspace(ctx, call)
 
+    @activity.defn(name=DELIVER.name)
+    async def _deliver(call: DeliverIn) -> DeliverOut:
+        return await deliver(ctx, call)
+
     @activity.defn(name=WORK.name)
     async def _work(call: WorkIn) -> WorkOut:
         return await work(ctx, call)
@@ -93,7 +102,9 @@ def build_activities(ctx: WorkerContext) -> Registered:
 
     @activity.defn(name=RECORD.name)
     async def _record(call: RecordIn) -> RecordOut:
-        async with beating(ctx.settings.heartbeat_every_s):
+        # A local activity has no heartbeats: the workflow task it is part of stands for it.
+        beat = nullcontext() if activity.info().is_local else beating(ctx.settings.heartbeat_every_s)
+        async with beat:
             with translated():
                 step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
                 return await ctx.blocking(record, ctx, call, step)
@@ -107,5 +118,5 @@ def build_activities(ctx: WorkerContext) -> Registered:
     return Registered(
         shared=[_resolve, _acquire, _release, _record, _flush],
         pinned=[_work, _measure, _finalize, _propose_route],
-        control=[_acquire, _release],
+        control=[_acquire, _release, _deliver],
     )

@@ -38,24 +38,31 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
         await store_senders(ctx, call.run_id)
     await ctx.sessions.close_run(call.run_id)
     ctx.open_runs.pop(call.run_id, None)
-    record = await asyncio.to_thread(ctx.runs.check, call.run_id, call.lease)
+    record = await asyncio.to_thread(_newest, ctx, call)
     base = await asyncio.to_thread(ctx.evidence.get_model, base_key(call.run_id), BaseFacts)
     folder = ctx.folder(call.run_id)
     held = await asyncio.to_thread(folder.held)
-    here = held is not None and held.lease == call.lease and folder.workspace.is_dir()
+    here = held is not None and held.is_under(record.lease) and folder.workspace.is_dir()
     if here and held is not None:
         await end_leftovers(call.run_id, _LEFTOVERS_GRACE_S)
         git = await _of_clone(ctx, held)
     else:
         git = _of_bundle(ctx, record, base)
     ctx.crash_at("release.record")
-    await asyncio.to_thread(ctx.runs.update, call.run_id, call.lease, lambda known: _ended(known, call))
+    await asyncio.to_thread(ctx.runs.update, call.run_id, record.lease, lambda known: _ended(known, call))
     if here and held is not None:
         await asyncio.to_thread(folder.drop_private)
         released = held.model_copy(update={"released_at": held.released_at or now()})
         await asyncio.to_thread(folder.hold, released)
     ctx.crash_at("release.done")
     return ReleaseOut(git=git)
+
+
+def _newest(ctx: WorkerContext, call: ReleaseIn) -> RunRecord:
+    """Return the run's record: at its end, only a recovery that was cut can have a newer lease than the run knows."""
+    known = ctx.runs.get(call.run_id)
+    is_newer = known is not None and known.lease.epoch > call.lease.epoch
+    return known if known is not None and is_newer else ctx.runs.check(call.run_id, call.lease)
 
 
 def _ended(record: RunRecord, call: ReleaseIn) -> RunRecord:

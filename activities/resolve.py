@@ -48,6 +48,11 @@ def task_key(run_id: str) -> str:
     return f"runs/{run_id}/base/task.json"
 
 
+def input_key(run_id: str) -> str:
+    """Return where it is stored what the run was started with."""
+    return f"runs/{run_id}/base/input.json"
+
+
 def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
     given = call.input
     _refuse_unsupported(ctx, given)
@@ -65,6 +70,9 @@ def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
         place = f"runs/{call.run_id}/base/scenario-{spec.id}.yaml"
         scenario_ref = ctx.evidence.put_text(place, pinned.scenario, "application/yaml")
     ctx.evidence.put_model(task_key(call.run_id), Task(task=given.task))
+    if not ctx.evidence.blobs.exists(input_key(call.run_id)):
+        # A worker with other secrets would redact it in another way.
+        ctx.evidence.put_model(input_key(call.run_id), given)
     settings = ctx.settings
     return ResolveOut(
         spec=pinned.spec,
@@ -125,8 +133,9 @@ def _scenario(given: FlowInput, spec: FlowSpec, folders: list[Path], *, chained:
         name, text = str(file.path), file.text
     else:
         name, text = given.scenario.name, given.scenario.text
-    # In a chain one scenario plays in several flows, so it names steps of all of them.
-    _, findings = load_scenario(name, text, steps=None if chained or _follows(spec) else _step_ids(spec))
+    # In a chain one scenario plays in several flows, so it names steps of all of them; a fork has its parent's.
+    several = chained or _follows(spec) or given.fork is not None
+    _, findings = load_scenario(name, text, steps=None if several else _step_ids(spec))
     if findings:
         raise refused("BadFlowInput", "; ".join(str(finding) for finding in findings))
     return text

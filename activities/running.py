@@ -21,14 +21,17 @@ StopReason = Literal[
 
 
 class Stop:
-    """An order to end, given once: the first reason stands."""
+    """An order to end, given once: the first reason stands. That the worker is to end, too, leaves less time."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
+        self._draining = asyncio.Event()
         self.reason: StopReason | None = None
 
     def request(self, reason: StopReason) -> None:
         """Ask for the end."""
+        if reason == "worker_shutdown":
+            self.drain()
         if self.reason is None:
             self.reason = reason
             self._asked.set()
@@ -38,6 +41,14 @@ class Stop:
         await self._asked.wait()
         assert self.reason is not None  # noqa: S101 - set before the event
         return self.reason
+
+    def drain(self) -> None:
+        """Say that the worker is to end."""
+        self._draining.set()
+
+    async def draining(self) -> None:
+        """Return once the worker is to end, whatever the reason to stop was."""
+        await self._draining.wait()
 
 
 class Running:
@@ -65,6 +76,8 @@ class Running:
         live = self._live.setdefault(run_id, {})
         task = asyncio.ensure_future(self.exclusive(run_id, lambda: body(stop)))
         live[stop] = task
+        # A phase that was cancelled once is not cancelled again when its worker is shut down.
+        draining = asyncio.ensure_future(_drained(stop)) if activity.in_activity() else None
         try:
             while not task.done():
                 try:
@@ -73,6 +86,8 @@ class Running:
                     stop.request(_why_cancelled())
             return task.result()
         finally:
+            if draining is not None:
+                draining.cancel()
             del live[stop]
             if not live and self._live.get(run_id) is live:
                 del self._live[run_id]
@@ -90,6 +105,11 @@ class Running:
             return True
         _, running = await asyncio.wait(live.values(), timeout=within_s)
         return not running
+
+
+async def _drained(stop: Stop) -> None:
+    await activity.wait_for_worker_shutdown()
+    stop.drain()
 
 
 def _why_cancelled() -> StopReason:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from activities.asking import Desk
 from schemas.calls import AttemptKey
 from schemas.events import TransportEvent
 from transports.port import Emit, SessionSpec, StepSession, StopReport, Transport
@@ -59,6 +61,7 @@ class SessionRegistry:
     def __init__(self, *, park_s: float) -> None:
         self._park_s = park_s
         self._held: dict[str, HeldSession] = {}
+        self._desks: dict[str, Desk] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -79,8 +82,11 @@ class SessionRegistry:
         except asyncio.CancelledError:
             opening.cancel()
             await asyncio.wait({opening}, timeout=_CLOSE_LIMIT_S)
-            if opening.done() and not opening.cancelled() and opening.exception() is None:
-                await _close(opening.result())
+            if opening.done():
+                await self._close_opened(opening)
+            else:
+                # It does not let itself be cancelled; when it comes after all, nobody has a use for it.
+                opening.add_done_callback(lambda late: self.start(self._close_opened(late)))
             raise
         held = HeldSession(key, transport, session, relay)
         self._held[key.path] = held
@@ -95,6 +101,25 @@ class SessionRegistry:
                 held.parking = None
             held.relay.target = emit
         return held
+
+    def held(self, key: AttemptKey) -> HeldSession | None:
+        """Return the attempt's session, if it is open, and leave it to whoever uses it."""
+        return self._held.get(key.path)
+
+    @contextmanager
+    def attending(self, desk: Desk) -> Iterator[None]:
+        """Let the attempt's desk be found while the block runs; it is closed at the end."""
+        self._desks[desk.key.path] = desk
+        try:
+            yield
+        finally:
+            desk.close()
+            if self._desks.get(desk.key.path) is desk:
+                del self._desks[desk.key.path]
+
+    def desk(self, key: AttemptKey) -> Desk | None:
+        """Return the desk of the attempt's work, while it is done."""
+        return self._desks.get(key.path)
 
     def holds(self, run_id: str) -> bool:
         """Whether a session of the run is open."""
@@ -130,7 +155,7 @@ class SessionRegistry:
             held.parking = None
         if self._held.get(held.key.path) is held:
             del self._held[held.key.path]
-        await _close(held.session)
+        await self._close(held.session)
 
     async def close_run(self, run_id: str) -> None:
         """Close all sessions of a run."""
@@ -152,12 +177,15 @@ class SessionRegistry:
         if self._held.get(held.key.path) is held:
             self.start(self.close(held))
 
+    async def _close_opened(self, opening: asyncio.Task[StepSession]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            await self._close(opening.result())
 
-async def _close(session: StepSession) -> None:
-    try:
-        async with asyncio.timeout(_CLOSE_LIMIT_S):
-            await session.aclose()
-    except TimeoutError:
-        _log.error("a session could not be closed within %s s", _CLOSE_LIMIT_S)
-    except Exception:  # noqa: BLE001 - closing goes on with the other sessions
-        _log.exception("a session could not be closed")
+    async def _close(self, session: StepSession) -> None:
+        closing = self.start(session.aclose())
+        await asyncio.wait({closing}, timeout=_CLOSE_LIMIT_S)
+        if not closing.done():
+            closing.cancel()
+            _log.error("a session could not be closed within %s s", _CLOSE_LIMIT_S)
+        elif not closing.cancelled() and closing.exception() is not None:
+            _log.error("a session could not be closed", exc_info=closing.exception())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from datetime import timedelta
 from functools import partial
 from typing import Final, Literal
@@ -12,8 +11,9 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.context import WorkerContext, now
-from activities.folder import Held, RunFolder, run_folders
+from activities.folder import Held, RunFolder, drop_run, run_folders
 from schemas.errors import StepwiseError
+from store.retention import is_older
 from system.logs import logger
 from system.processes import end_leftovers
 
@@ -78,11 +78,11 @@ async def _sweep_one(ctx: WorkerContext, folder: RunFolder) -> bool:
         ctx.open_runs.pop(folder.run_id, None)
         await ctx.sessions.close_run(folder.run_id)
         await end_leftovers(folder.run_id, _GRACE_S, home=folder.path)
-        await asyncio.to_thread(folder.drop)
-        for left in ctx.spool.glob(f"{folder.run_id}.*"):
-            await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+        await asyncio.to_thread(drop_run, folder, ctx.spool)
         return True
     if standing == "over" and held is not None and held.released_at is None:
+        await ctx.sessions.close_run(folder.run_id)
+        await asyncio.to_thread(folder.drop_private)
         await asyncio.to_thread(folder.hold, held.model_copy(update={"released_at": now()}))
     return False
 
@@ -95,7 +95,7 @@ async def _standing(ctx: WorkerContext, folder: RunFolder) -> Standing:
         return "gone"
     if held.released_at is not None:
         kept_for = timedelta(seconds=ctx.settings.keep_workspaces_s)
-        return "gone" if now() - held.released_at > kept_for else "over"
+        return "gone" if is_older(held.released_at, kept_for, now()) else "over"
     try:
         record = await asyncio.to_thread(ctx.runs.get, folder.run_id)
     except StepwiseError as error:

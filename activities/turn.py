@@ -6,16 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from activities.asking import Desk, Pauses
 from activities.endings import Ending, Order, of_order, of_turn
 from activities.running import Stop
 from activities.sessions import HeldSession, SessionRegistry
 from schemas.common import Usage
 from schemas.errors import ErrorEnvelope
-from schemas.events import TransportEvent
+from schemas.events import ToolEnded, ToolStarted, TransportEvent
 from schemas.handoff import StopMethod
 from store.attempts import AttemptLog
-from transports.port import WorkOutcome, WorkRequest
+from transports.port import StopReport, WorkOutcome, WorkRequest
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Limits:
 
 
 class Tally:
-    """Hears an attempt's events: logs each one, and knows when the agent was last heard and what it has used."""
+    """Hears an attempt's events: logs each one, and knows when the agent was last heard and what it has used.
+
+    ``finished`` says that a tool call which was running when the end was ordered came to its own end after that.
+    """
 
     def __init__(self, log: AttemptLog, limits: Limits) -> None:
         self._log = log
@@ -43,11 +48,23 @@ class Tally:
         self.heard_at = time.monotonic()
         self.over_budget = asyncio.Event()
         self.also: Callable[[TransportEvent], None] | None = None
+        self.finished = False
+        self._running: set[str] = set()
+        self._awaited: frozenset[str] = frozenset()
+
+    def end_ordered(self) -> None:
+        """Note which tool calls run now, when the agent is told to stop."""
+        self._awaited = frozenset(self._running)
 
     def __call__(self, event: TransportEvent) -> None:
         """Take one event; never raises."""
         self.heard_at = time.monotonic()
         self._log.emit(event)
+        if isinstance(event, ToolStarted):
+            self._running.add(event.call_id)
+        elif isinstance(event, ToolEnded) and event.call.call_id is not None:
+            self._running.discard(event.call.call_id)
+            self.finished |= event.call.call_id in self._awaited and event.call.success
         if self.also is not None:
             self.also(event)
         if event.kind == "usage" and self._exceeded(self._log.totals.usage):
@@ -70,20 +87,28 @@ class TurnEnd:
 
 
 async def run_turn(
-    sessions: SessionRegistry, held: HeldSession, prompt: str, tally: Tally, limits: Limits, stop: Stop
+    sessions: SessionRegistry,
+    held: HeldSession,
+    request: WorkRequest,
+    tally: Tally,
+    limits: Limits,
+    stop: Stop,
+    desk: Desk,
 ) -> TurnEnd:
     """Run one turn to its end: the agent's own, that of a limit, or that of an order to stop."""
+    early = stop.reason
+    if early is not None:
+        return TurnEnd(of_order(early))
     begun = tally.heard_at = time.monotonic()
-    request = WorkRequest(prompt=prompt, max_tokens=limits.tokens, max_seconds=limits.seconds)
     turn = sessions.start(held.session.work(request, tally))
     stopped = asyncio.ensure_future(stop.wait())
     over = asyncio.ensure_future(tally.over_budget.wait())
     try:
         order: Order | None = None
         while order is None and not turn.done():
-            order, wait_s = _due(tally, limits, begun)
+            order, wait_s = _due(tally, limits, begun, desk.pauses)
             if order is None:
-                await asyncio.wait({turn, stopped, over}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                await _first({turn, stopped, over}, wait_s, desk.pauses)
                 # What an agent finished counts, whatever was asked of it in the same moment.
                 if not turn.done() and stopped.done():
                     order = stop.reason
@@ -92,22 +117,63 @@ async def run_turn(
         if turn.done():
             return _by_itself(turn)
         assert order is not None  # noqa: S101 - the loop ends with one or the other
-        grace_s = min(limits.grace_s, limits.drain_s) if order == "worker_shutdown" else limits.grace_s
-        report = await sessions.interrupt(held, turn, grace_s)
-        return TurnEnd(of_order(order), method=report.method)
+        tally.end_ordered()
+        report = await _ended(sessions, held, turn, limits, stop, desk)
+        finished = report.method == "cooperative" and tally.finished
+        return TurnEnd(of_order(order), method="agent_finished_write" if finished else report.method)
     finally:
         stopped.cancel()
         over.cancel()
 
 
-def _due(tally: Tally, limits: Limits, begun: float) -> tuple[Order | None, float]:
+async def _first(awaited: set[asyncio.Future[Any]], wait_s: float | None, pauses: Pauses) -> None:
+    """Wait for the first of these; without a bound while people are waited for, and then no longer than that."""
+    answered = None if wait_s is not None else asyncio.ensure_future(pauses.over())
+    also = {answered} if answered is not None else set()
+    try:
+        await asyncio.wait({*awaited, *also}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if answered is not None:
+            answered.cancel()
+
+
+async def _ended(
+    sessions: SessionRegistry,
+    held: HeldSession,
+    turn: asyncio.Task[WorkOutcome],
+    limits: Limits,
+    stop: Stop,
+    desk: Desk,
+) -> StopReport:
+    """End a turn: ask, wait for the grace, kill. A worker that is to end meanwhile leaves it less time."""
+    asking = asyncio.ensure_future(sessions.interrupt(held, turn, limits.grace_s))
+    # The session is asked first: what it asked people is not to look like a question that nobody answered.
+    await asyncio.sleep(0)
+    desk.close("the turn is to end")
+    draining = asyncio.ensure_future(stop.draining())
+    try:
+        await asyncio.wait({asking, draining}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            await asyncio.wait({asking}, timeout=limits.drain_s)
+        if not asking.done():
+            await sessions.close(held)
+        return await asking
+    finally:
+        draining.cancel()
+
+
+def _due(tally: Tally, limits: Limits, begun: float, pauses: Pauses) -> tuple[Order | None, float | None]:
+    """Return the limit that is reached, else the seconds until one is; None while people are waited for."""
+    if pauses.on:
+        return None, None
     now = time.monotonic()
+    own = begun + pauses.total_s
     ends: list[tuple[float, Order]] = [
-        (begun + limits.work_s, "timeout"),
-        (tally.heard_at + limits.no_output_s, "no_output"),
+        (own + limits.work_s, "timeout"),
+        (max(tally.heard_at, pauses.ended_at) + limits.no_output_s, "no_output"),
     ]
     if limits.seconds is not None:
-        ends.append((begun + limits.seconds, "budget"))
+        ends.append((own + limits.seconds, "budget"))
     at, order = min(ends)
     return (order, 0.0) if at <= now else (None, at - now)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
+from activities.asking import Desk, teller
 from activities.briefing import gather
 from activities.context import OpenRun, WorkerContext, now
 from activities.endings import Ending, counts, done, failed, hint, of_order, summary
@@ -43,6 +46,12 @@ from schemas.flow import StepSpec
 from schemas.handoff import PartialHandoff, SessionRef, StopMethod
 from schemas.receipt import FallbackRecord
 from store.attempts import AttemptLog
+from system.logs import logger
+from system.processes import end_leftovers
+from transports.port import SessionSpec, WorkRequest
+
+_LEFTOVERS_GRACE_S: Final = 0.5
+_log = logger("activities")
 
 
 @dataclass
@@ -54,6 +63,7 @@ class _Attempt:
     step: StepSpec
     opened: OpenRun
     limits: Limits
+    desk: Desk
     begun: float = 0.0
     log: AttemptLog | None = None
     held: HeldSession | None = None
@@ -86,21 +96,22 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
     intent = await ctx.blocking(ctx.evidence.get_model, intent_key(key), WorkIntent)
     if intent is not None:
         return await complete(ctx, opened, key, intent, step, None)
-    attempt = _Attempt(call, bundle, step, opened, _limits(ctx, call, bundle, step))
+    limits, desk = _limits(ctx, call, bundle, step), _desk(ctx, call, step, beat)
+    attempt = _Attempt(call, bundle, step, opened, limits, desk)
     try:
-        if key.attempt == 1:
-            # Another visit may have been left unfinished; its savepoint has what it did.
+        if key.attempt == 1 or call.fresh:
+            # Another visit may have been left unfinished, or this one is begun anew; a savepoint has what was done.
             await stand_at_commit(ctx, opened, record)
             if not opened.settled:
                 await settle(opened)
         opened.settled = False
         async with _slot(ctx, beat, stop):
             attempt.begun = time.monotonic()
-            end = await _turn(ctx, attempt, stop)
+            with ctx.sessions.attending(desk):
+                end = await _turn(ctx, attempt, stop)
         beat.say("storing what was done")
-        if end.ending.ended == "finished":
-            return await _finished(ctx, attempt, end)
-        return await _stopped(ctx, attempt, end)
+        keep = _finished if end.ending.ended == "finished" else _stopped
+        out = await keep(ctx, attempt, end)
     except BaseException:
         # The engine's own fault: the phase is lost, and what it left here is for its recovery.
         if attempt.log is not None:
@@ -108,6 +119,8 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
         if attempt.held is not None:
             await ctx.sessions.close(attempt.held)
         raise
+    await desk.told()
+    return out
 
 
 @asynccontextmanager
@@ -140,15 +153,8 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     spec = await ctx.blocking(
         session_spec, ctx, key, call.iteration, attempt.bundle, attempt.step, call.model
     )
-    header = TranscriptHeader(
-        **key.model_dump(),
-        task_id=key.path.removeprefix("runs/"),
-        transport=call.transports[0] if call.transports else "",
-        model=spec.model,
-        agents=[attempt.step.agent],
-        allowed_tools=attempt.step.tools or [],
-        permission_mode=attempt.step.policy or attempt.bundle.spec.defaults.policy or "test",
-    )
+    spec = replace(spec, on_question=attempt.desk.on_question, on_call=attempt.desk.on_call)
+    header = _header(attempt, spec)
     attempt.log = await ctx.blocking(AttemptLog, ctx.evidence, ctx.spool, key, header, now)
     tally = Tally(attempt.log, attempt.limits)
     opening = await open_session(ctx, key, call.transports, spec, call.session, tally, stop)
@@ -168,7 +174,9 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     ctx.crash_at("work.started")
     with turn_span(key, held, attempt.model, "invoke_agent") as spanned:
         tally.also = spanned.hear
-        end = await run_turn(ctx.sessions, held, prompt.text, tally, attempt.limits, stop)
+        limits = attempt.limits
+        request = WorkRequest(prompt.text, limits.tokens, limits.seconds, given=call.given)
+        end = await run_turn(ctx.sessions, held, request, tally, limits, stop, attempt.desk)
         spanned.used(attempt.log.totals.usage)
         return end
 
@@ -209,7 +217,8 @@ async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkO
     held = attempt.held
     session = _session(held)
     if held is not None:
-        await ctx.sessions.close(held)
+        await _end_session(ctx, held, killed=end.method == "killed")
+    await ctx.check_lease(key.run_id, attempt.opened.held.lease)
     if is_read_only(attempt.bundle, attempt.step):
         kept = await _undo(attempt.opened)
     else:
@@ -225,6 +234,7 @@ async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkO
         stop_method=end.method,
         done=done(kept.changes),
         open_question=out.question,
+        open_call=out.call,
         savepoint=kept.savepoint,
         file_changes=kept.changes,
         session=session,
@@ -239,6 +249,19 @@ async def _stopped(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkO
     return await save_work(ctx, key, out, kept.changes, None, attempt.log)
 
 
+async def _end_session(ctx: WorkerContext, held: HeldSession, *, killed: bool) -> None:
+    """Close a session that is not gone on with here: nothing of it may write from now on, or stay behind."""
+    key = held.key
+    await ctx.sessions.close(held)
+    folder = ctx.folder(key.run_id)
+    if killed:
+        # It did not do as it was told, so whatever it started is looked for, too.
+        left = await end_leftovers(key.run_id, _LEFTOVERS_GRACE_S, home=folder.path)
+        if left:
+            _log.error("processes of %s cannot be ended: %s", key.path, left, extra={"run_id": key.run_id})
+    await asyncio.to_thread(shutil.rmtree, folder.attempt(key) / "tmp", ignore_errors=True)
+
+
 async def _undo(opened: OpenRun) -> Kept:
     """Put the tree and the branch back to the last commit of the engine."""
     await settle(opened)
@@ -247,10 +270,12 @@ async def _undo(opened: OpenRun) -> Kept:
 
 def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
     totals = attempt.log.totals if attempt.log else None
-    held, ending, outcome = attempt.held, end.ending, end.outcome
+    held, ending, outcome, desk = attempt.held, end.ending, end.outcome, attempt.desk
     method: StopMethod | None = end.method
-    elapsed_ms = int((time.monotonic() - attempt.begun) * 1_000)
-    return WorkOut(
+    waited_ms = int(desk.pauses.total_s * 1_000)
+    elapsed_ms = int((time.monotonic() - attempt.begun) * 1_000) - waited_ms
+    question, call = (outcome.question, outcome.call) if outcome else (None, None)
+    out = WorkOut(
         ended=ending.ended,
         reason=ending.reason,
         stop_method=method,
@@ -270,13 +295,15 @@ def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
         stop_reason=ending.stop_reason,
         elapsed_ms=elapsed_ms,
         ended_at=now(),
-        question=outcome.question if outcome else None,
+        question=desk.shown(question) if question else None,
+        call=desk.shown_call(call) if call else None,
         retry_at=outcome.retry_at if outcome else None,
         savepoint=kept.savepoint,
         fallbacks=attempt.fallbacks,
         context_cut=attempt.context_cut,
         error=ending.error,
     )
+    return out.model_copy(update={"waited_ms": waited_ms}) if waited_ms else out
 
 
 def _session(held: HeldSession | None) -> SessionRef | None:
@@ -289,6 +316,19 @@ def _session(held: HeldSession | None) -> SessionRef | None:
     )
 
 
+def _header(attempt: _Attempt, spec: SessionSpec) -> TranscriptHeader:
+    key, step, transports = attempt.call.key, attempt.step, attempt.call.transports
+    return TranscriptHeader(
+        **key.model_dump(),
+        task_id=key.path.removeprefix("runs/"),
+        transport=transports[0] if transports else "",
+        model=spec.model,
+        agents=[step.agent],
+        allowed_tools=step.tools or [],
+        permission_mode=step.policy or attempt.bundle.spec.defaults.policy or "test",
+    )
+
+
 def _trace(attempt: _Attempt, held: HeldSession) -> Trace:
     return Trace(
         transport=held.transport.name,
@@ -296,6 +336,18 @@ def _trace(attempt: _Attempt, held: HeldSession) -> Trace:
         model=attempt.model,
         session_id=held.session.session_id,
         session_mode=attempt.mode,
+    )
+
+
+def _desk(ctx: WorkerContext, call: WorkIn, step: StepSpec, beat: Beat) -> Desk:
+    return Desk(
+        call.key,
+        teller(ctx.client, call.workflow_id),
+        ctx.evidence,
+        hold_s=ctx.settings.hold_s,
+        unanswered=step.questions.unanswered,
+        decisions=call.decisions,
+        say=beat.say,
     )
 
 

@@ -85,11 +85,7 @@ async def rebuild(
 ) -> Repository:
     """Make the clone again as the newest commit or savepoint has it. Raises GitError, NotStored."""
     refs = [ref for ref in (base.bundle, newest.bundle if newest else None) if ref is not None]
-    paths = []
-    for number, ref in enumerate(refs):
-        path = folder.scratch / f"{number}.bundle"
-        await asyncio.to_thread(_fetch, ctx, ref, path)
-        paths.append(path)
+    paths = [await fetch(ctx, folder, number, ref) for number, ref in enumerate(refs)]
     if base.bundle is not None:
         repository = await clone_from_bundles(paths, folder.workspace, run_id=folder.run_id, base=base.commit)
     else:
@@ -100,6 +96,18 @@ async def rebuild(
     if newest is not None and newest.ref != repository.branch_ref:
         await restore(repository, newest)
     return repository
+
+
+async def fetch(ctx: WorkerContext, folder: RunFolder, number: int, ref: ArtifactRef) -> Path:
+    """Bring a bundle from the store to the disk and return its path. Raises NotStored, EvidenceCorrupt."""
+    path = folder.scratch / f"{number}.bundle"
+
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(ctx.evidence.read(ref))
+
+    await asyncio.to_thread(write)
+    return path
 
 
 async def _clone_again(ctx: WorkerContext, folder: RunFolder, base: BaseFacts) -> Repository:
@@ -182,11 +190,6 @@ def git_token(ctx: WorkerContext) -> str | None:
     if token:
         ctx.evidence.redactor.add(token)
     return token or None
-
-
-def _fetch(ctx: WorkerContext, ref: ArtifactRef, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(ctx.evidence.read(ref))
 
 
 def _keep(ctx: WorkerContext, key: str, path: Path) -> ArtifactRef:

@@ -6,11 +6,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import typer
 
-from cli import config, dev, doctor, flows, replay, start, verify
+from cli import config, dev, doctor, flows, fork, prune, replay, runs, show, start, tail, verify
 from cli.session import complain
 from schemas.errors import StepwiseError
 
@@ -29,9 +30,14 @@ app = typer.Typer(
 )
 app.command("dev")(dev.dev)
 app.command("start")(start.start)
+app.command("fork")(fork.fork)
 app.command("lint")(flows.lint)
 app.command("plan")(flows.plan)
+app.command("runs")(runs.runs)
+app.command("show")(show.show)
+app.command("tail")(tail.tail)
 app.command("verify")(verify.verify)
+app.command("prune")(prune.prune)
 app.command("replay")(replay.replay)
 app.command("config")(config.config)
 app.command("doctor")(doctor.doctor)
@@ -77,7 +83,12 @@ def _failed(message: str, mend: str | None) -> int:
 
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    # A plain exit aborts now and then while the threads of the Temporal client end.
+    os._exit(code)
 
 
 if __name__ == "__main__":

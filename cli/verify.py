@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import unquote, urlsplit
 
 import typer
 
-from cli.session import say, settings
+from cli.history_store import open_here
+from cli.session import say
 from schemas.errors import BadInput
-from store.blobs import check_key, open_blobs
-from store.evidence import Evidence
+from store.blobs import check_key
 from store.receipts import Receipts, Report
-from store.redaction import Redactor
-from system.settings import resolved
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -43,7 +39,8 @@ def verify(
     """
     if head and not _DIGEST.fullmatch(head):
         raise BadInput("E_HEAD", f"--head {head!r} is no digest", mend="give 64 characters of 0-9 and a-f")
-    report = Receipts(_evidence(store, run)).verify_run(run, head or None)
+    check_key(f"runs/{run}")
+    report = Receipts(open_here(store).evidence).verify_run(run, head or None)
     if as_json:
         say(json.dumps(asdict(report), indent=2))
     else:
@@ -52,24 +49,11 @@ def verify(
         raise typer.Exit(1)
 
 
-def _evidence(store: str, run: str) -> Evidence:
-    check_key(f"runs/{run}")
-    url = store or resolved(settings().settings).store
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
-        # Opening a store makes its folder; a mistyped one must not come to be.
-        raise BadInput(
-            "E_STORE", f"there is no store at {url}", mend="name it with --store or STEPWISE_STORE"
-        )
-    # Whoever can read the folder may verify it, wherever the server is.
-    return Evidence(open_blobs(url, fsync=False, shared=True, temporal_is_loopback=True), Redactor())
-
-
 def _show(report: Report, *, checked_head: bool) -> None:
     for problem in report.problems:
         say(f"{problem.path}: {problem.what}")
     for path in report.pruned:
-        say(f"{path}: pruned by retention")
+        say(f"{path}: pruned{f' on {report.pruned_on}' if report.pruned_on else ' by retention'}")
     count = len(report.receipts)
     if not report.ok:
         say(

@@ -27,6 +27,7 @@ from schemas.errors import ErrorEnvelope
 from schemas.events import RunEvent
 from schemas.facts import GateFact, StepFacts
 from schemas.flow import FlowSpec
+from schemas.fork import ForkGate, ForkOf
 from schemas.handoff import PartialReason, Savepoint, SessionRef, StopMethod
 from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.receipt import FallbackRecord
@@ -75,9 +76,11 @@ class AttemptKey(Durable):
 class StepPlace(Durable):
     """Where an envelope is: one attempt of an earlier step, and the digest of the envelope's bytes.
 
-    ``flow_key`` is that of an earlier flow of a chain; empty: the flow that runs.
+    ``flow_key`` is that of an earlier flow of a chain; empty: the flow that runs. ``run_id`` is that of the run a
+    fork goes on from; empty: the run itself.
     """
 
+    run_id: str = ""
     flow_key: str = ""
     step_id: str
     visit: int
@@ -135,28 +138,36 @@ class AcquireIn(Durable):
     repo: str
     base: str | None = None
     allow_dirty: bool = False
+    fork: ForkOf | None = None
     recover: Recover | None = None
     journal: list[RunEvent] = []
 
 
-class WorkOut(Durable):
-    """How the work phase ended. ``finished`` alone means the agent ended its turn by itself."""
+Ended = Literal[
+    "finished",
+    "interrupted",
+    "question",
+    "approval",
+    "budget",
+    "rate_limited",
+    "agent_failed",
+    "timeout",
+    "worker_shutdown",
+    "crash",
+    "activity_paused",
+    "activity_reset",
+    "server_lost",
+]
+"""How a work phase can end."""
 
-    ended: Literal[
-        "finished",
-        "interrupted",
-        "question",
-        "approval",
-        "budget",
-        "rate_limited",
-        "agent_failed",
-        "timeout",
-        "worker_shutdown",
-        "crash",
-        "activity_paused",
-        "activity_reset",
-        "server_lost",
-    ]
+
+class WorkOut(Durable):
+    """How the work phase ended. ``finished`` alone means the agent ended its turn by itself.
+
+    ``elapsed_ms`` is the agent's own time; ``waited_ms`` that for which it waited for people, in milliseconds.
+    """
+
+    ended: Ended
     reason: PartialReason | None = None
     stop_method: StopMethod | None = None
     session: SessionRef | None = None
@@ -174,6 +185,7 @@ class WorkOut(Durable):
     tools_blocked: int = 0
     stop_reason: str | None = None
     elapsed_ms: int = 0
+    waited_ms: int = 0
     question: Question | None = None
     call: CallRequest | None = None
     retry_at: UtcTime | None = None
@@ -235,6 +247,15 @@ class ProposeOut(Durable):
     ended_at: UtcTime | None = None
 
 
+class ForkState(Durable):
+    """What a fork has from its parent: the tree it begins with, what earlier steps said, the gates that must hold."""
+
+    tree: str
+    context: list[StepPlace] = []
+    last_gates: AttemptKey | None = None
+    gates: list[ForkGate] = []
+
+
 class AcquireOut(Durable):
     """What the run now stands on. ``finished`` carries the result of the phase that was thought lost."""
 
@@ -248,6 +269,7 @@ class AcquireOut(Durable):
     base_tree: str
     base_gates: dict[str, list[GateRun]] = {}
     search_attributes: bool = False
+    forked: ForkState | None = None
     rebuilt: bool = False
     finished_work: WorkOut | None = None
     finished_measure: MeasureOut | None = None
@@ -307,7 +329,8 @@ class RecordIn(Durable):
     """Write receipt, envelope and journal of one attempt.
 
     What its phases returned is read from their stored results, of the attempts that finished them; ``work``,
-    ``measure`` and ``finalize`` are given only where there is no such result.
+    ``measure`` and ``finalize`` are given only where there is no such result. ``stop`` is why an attempt was stopped
+    whose work does not say so.
     """
 
     key: AttemptKey
@@ -325,6 +348,7 @@ class RecordIn(Durable):
     finalize_attempt: int | None = None
     base_gates: list[GateRun] = []
     routing: RoutingOutcome | None = None
+    stop: PartialReason | None = None
     requested_by: str = ""
     started_at: UtcTime
     completed_at: UtcTime
@@ -371,7 +395,10 @@ class DeliverOut(Durable):
 
 
 class ReleaseIn(Durable):
-    """Give the run back: publish as asked, record the outcome, end its lease."""
+    """Give the run back: publish as asked, record the outcome, end its lease.
+
+    ``messages`` counts what people sent; who sent it is read off the history only where there is something.
+    """
 
     run_id: str
     workflow_id: str
@@ -379,6 +406,7 @@ class ReleaseIn(Durable):
     outcome: Outcome
     publish: Publish = "none"
     receipts_head: str | None = None
+    messages: int = 0
     journal: list[RunEvent] = []
 
 
@@ -399,6 +427,11 @@ RECORD = ActivityRef("record", RecordIn, RecordOut)
 FLUSH = ActivityRef("flush_journal", FlushIn, FlushOut)
 DELIVER = ActivityRef("deliver", DeliverIn, DeliverOut)
 RELEASE = ActivityRef("release_workspace", ReleaseIn, ReleaseOut)
+
+ASKED = "_asked"
+"""Signal of the work phase: a live session asks (``schemas.run_state.Asked``)."""
+SETTLED = "_settled"
+"""Signal of the work phase: what was asked is over (``schemas.run_state.Settled``)."""
 
 
 class WorkResult(Durable):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Literal
 
 from pydantic import Field
@@ -42,6 +44,12 @@ class CallRequest(Durable):
     code: str = ""
     reason: str = Field(default="", max_length=2_000)
     deadline: UtcTime | None = None
+
+
+def call_signature(tool_name: str, arguments: object) -> str:
+    """Return the SHA-256, in hex, of a tool's name and its arguments (a JSON value) in their canonical form."""
+    canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(f"{tool_name}\0{canonical}".encode("utf-8", "replace")).hexdigest()
 
 
 class CallDecision(Durable):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from schemas.common import Approval, Budget, Closed, Durable, Outcome, Publish, Usage, Verification
 from schemas.errors import ErrorEnvelope
 from schemas.flow import Scalar
+from schemas.fork import ForkOf
 
 MAX_SPEC_BYTES = 128 * 1024
 
@@ -33,7 +34,8 @@ class FlowInput(Closed):
 
     ``flow`` (a name the worker knows) or ``spec`` (a whole flow file), never both. ``repo`` is a path on the
     worker's machine or an https/ssh URL, ``base`` a branch, tag or commit in it (default: its HEAD).
-    ``scenario`` drives the ``stub`` transport: a shipped name or a file sent whole.
+    ``scenario`` drives the ``stub`` transport: a shipped name or a file sent whole. ``fork`` goes on from another
+    run; ``repo`` is then that run's.
     """
 
     flow: str | None = None
@@ -51,6 +53,7 @@ class FlowInput(Closed):
     deterministic: bool = False
     scenario: str | InlineFile | None = None
     allow_dirty: bool = False
+    fork: ForkOf | None = None
 
     @model_validator(mode="after")
     def _one_flow(self) -> FlowInput:

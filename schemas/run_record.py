@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 
 from schemas.calls import Lease
 from schemas.common import ArtifactRef, Digest, Durable, Outcome, UtcTime
+from schemas.fork import ForkRef
 from schemas.handoff import Savepoint
 
 
@@ -14,7 +15,8 @@ class RunRecord(Durable):
 
     ``savepoints`` counts the savepoints taken; ``newest`` is the newest of them, or the newest commit of the
     run's branch, whichever came last; ``head`` is the tip of that branch once the engine has committed;
-    ``released`` is true once the workspace was given back.
+    ``released`` is true once the workspace was given back. A fork's ``forked_from`` names its parent, whose
+    ``forks`` name it.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -39,3 +41,5 @@ class RunRecord(Durable):
     outcome: Outcome | None = None
     receipts_head: Digest | None = None
     released: bool = False
+    forked_from: ForkRef | None = None
+    forks: list[ForkRef] = []

@@ -11,6 +11,7 @@ from schemas.common import ArtifactRef, Budget, ChangeCounts, Durable, Outcome, 
 from schemas.events import RunEvent
 from schemas.flow import GateParser
 from schemas.handoff import Savepoint, SessionRef
+from schemas.messages import Interrupt
 from schemas.questions import CallDecision, CallRequest, Question
 from schemas.receipt import GENESIS
 from schemas.routing import RoutingState
@@ -68,7 +69,10 @@ class LastRefused(Durable):
 
 
 class Waiting(Durable):
-    """What the run waits for, since when, until when, and which messages are legal answers."""
+    """What the run waits for, since when, until when, and which messages are legal answers.
+
+    ``can_continue`` says that there is something to go on from as it is.
+    """
 
     kind: WaitFor
     step_id: str | None = None
@@ -76,6 +80,7 @@ class Waiting(Durable):
     since: UtcTime
     deadline: UtcTime | None = None
     on_silence: str = ""
+    can_continue: bool = False
     legal: list[str] = []
 
 
@@ -175,7 +180,9 @@ class RunState(Durable):
     seq: int = 0
     pending: list[RunEvent] = []
     pause_reason: str | None = None
+    interrupt: Interrupt | None = None
     last_refused: LastRefused | None = None
+    messages: int = 0
     partial: PartialView | None = None
     steers: list[str] = []
     allowed: list[CallDecision] = []

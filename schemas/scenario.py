@@ -26,11 +26,17 @@ class Edit(Closed):
 
 
 class Run(Closed):
-    """Run a command in the workspace, without a shell; a non-zero exit is a failed call, not a failed turn."""
+    """Run a command in the workspace, without a shell; a non-zero exit is a failed call, not a failed turn.
+
+    ``ask``: policy asks a human about this command first, for ``reason``. ``finish``: an interrupt waits for its end.
+    """
 
     do: Literal["run"]
     argv: list[str] = Field(min_length=1)
     timeout: float | None = Field(default=None, gt=0)
+    ask: bool = False
+    reason: str = ""
+    finish: bool = False
 
 
 class Say(Closed):
@@ -89,6 +95,13 @@ class Wait(Closed):
     path: str
 
 
+class WaitForSteer(Closed):
+    """Wait until a human says something to the agent at work; the words go to ``save_to``, if given."""
+
+    do: Literal["wait_for_steer"]
+    save_to: str | None = None
+
+
 class RateLimit(Closed):
     """Be rate limited for ``seconds``; the turn ends and is tried again after that."""
 
@@ -127,6 +140,7 @@ Action = Annotated[
     | Stall
     | Hang
     | Wait
+    | WaitForSteer
     | RateLimit
     | Fail
     | CrashChild

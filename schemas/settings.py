@@ -49,6 +49,9 @@ class WorkerSettings(Closed):
     sticky_s: Positive = Field(default=1, description="Sticky schedule-to-start time-out, seconds.")
     drain_s: Positive = Field(default=30, description="Grace for running phases after SIGTERM, seconds.")
     park_s: Positive = Field(default=600, description="How long an idle session is kept, seconds.")
+    hold_s: Positive = Field(
+        default=120, description="How long a session at work is held for a person's answer, seconds."
+    )
     keep_workspaces_s: Positive = Field(
         default=7 * 86_400, description="How long a finished run's clone is kept, seconds."
     )

@@ -30,13 +30,16 @@ class Blobs(Protocol):
         """Replace if the stored digest is the expected one (None: nothing stored); say whether. For run.json."""
 
     def remove(self, key: str) -> None:
-        """Remove what is stored under ``key``, if anything is. For runs that are refused before they begin."""
+        """Remove what is stored under ``key``, if anything is. For runs that are refused, and for retention."""
 
     def exists(self, key: str) -> bool:
         """Whether something is stored under ``key``."""
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that start with ``prefix``, sorted."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the keys that start with ``prefix``, sorted, each with its size in bytes."""
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names between ``prefix`` (which ends in a slash) and the next slash, sorted."""

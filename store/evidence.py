@@ -10,14 +10,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from schemas.common import ArtifactRef
+from schemas.pruned import Pruned
 from store.blobs import Blobs
 from store.errors import EvidenceCorrupt, NotStored, RedactionFailed
+from store.keys import PRUNED
 from store.redaction import Redactor
 
 JSON: Final = "application/json"
 JSON_LINES: Final = "application/jsonl"
-PRUNED: Final = ".pruned"
-"""Suffix of the key that retention leaves where it removed a file."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -110,13 +110,40 @@ class Evidence:
         return data
 
     def read_key(self, key: str) -> bytes:
-        """Return what is stored under ``key``; raises NotStored, with code ``E_PRUNED`` if it was removed."""
+        """Return what is stored under ``key``; raises NotStored, with code ``E_PRUNED`` if it was removed.
+
+        When it was removed stands in the message.
+        """
         try:
             return self.blobs.read(key)
         except NotStored:
-            if not self.blobs.exists(key + PRUNED):
+            marker = self.pruned(key)
+            if marker is None:
                 raise
-            raise NotStored("E_PRUNED", f"{key} was removed by retention", key=key) from None
+            raise NotStored("E_PRUNED", f"{key} was {marker.words}", key=key) from None
+
+    def pruned(self, key: str) -> Pruned | None:
+        """Return the marker that retention left for a file that it removed, or None."""
+        marker = self._marker(key)
+        if marker is not None:
+            return marker
+        top, run_id, name = (*key.split("/", 2), "", "")[:3]
+        marker = self._marker(f"{top}/{run_id}") if name else None
+        return marker if marker is not None and name in marker.files else None
+
+    def pruned_run(self, run_id: str) -> Pruned | None:
+        """Return the marker of a run that was pruned, or whose pruning has begun; else None."""
+        return self._marker(f"runs/{run_id}")
+
+    def _marker(self, key: str) -> Pruned | None:
+        try:
+            data = self.blobs.read(key + PRUNED)
+        except NotStored:
+            return None
+        try:
+            return Pruned.model_validate_json(data)
+        except ValidationError:
+            return Pruned()
 
     def _bytes(self, model: BaseModel) -> bytes:
         redacted = self.redacted(model)

@@ -113,6 +113,18 @@ class FileBlobs:
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that start with ``prefix``, sorted."""
+        return sorted(self._under(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the keys that start with ``prefix``, sorted, each with its size in bytes."""
+        found: dict[str, int] = {}
+        with _io(prefix):
+            for key in sorted(self._under(prefix)):
+                with suppress(FileNotFoundError):
+                    found[key] = (self._root / key).stat().st_size
+        return found
+
+    def _under(self, prefix: str) -> list[str]:
         folder = prefix.rpartition("/")[0]
         top = self._path(folder) if folder else self._root
         found: list[str] = []
@@ -122,7 +134,7 @@ class FileBlobs:
                 if relative == Path():
                     folders[:] = [name for name in folders if not name.startswith(".")]
                 found += ((relative / name).as_posix() for name in files)
-        return sorted(key for key in found if key.startswith(prefix))
+        return [key for key in found if key.startswith(prefix)]
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names between ``prefix`` (which ends in a slash) and the next slash, sorted."""

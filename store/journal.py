@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from schemas.errors import BadInput, EvidenceConflict
 from schemas.events import RunEvent
 from store.evidence import Evidence, line_of
+from store.keys import PRUNED
 
 _SEGMENT: Final = re.compile(r"(\d{6,})-(\d{6,})\.jsonl\Z")
 _MAX_KNOWN: Final = 1_000
@@ -51,7 +52,7 @@ class Journal:
         known_last = self._last.get(run_id)
         # What follows what this process stored last cannot overlap anything: no need to look.
         fresh = known_last is not None and bool(numbers) and min(numbers) == known_last + 1
-        keys = [] if fresh else self._evidence.blobs.keys(_folder(run_id))
+        keys = [] if fresh else self._segments(run_id)
         overlapping = [key for key in keys if numbers and _overlaps(key, min(numbers), max(numbers))]
         stored = {event.seq: event for event in self._load(overlapping).events}
         new: dict[int, RunEvent] = {}
@@ -86,7 +87,10 @@ class Journal:
 
     def load(self, run_id: str) -> JournalContent:
         """Return all events, and what was wrong: a torn last line, a broken one, two contents for one number."""
-        return self._load(self._evidence.blobs.keys(_folder(run_id)))
+        return self._load(self._segments(run_id))
+
+    def _segments(self, run_id: str) -> list[str]:
+        return [key for key in self._evidence.blobs.keys(_folder(run_id)) if not key.endswith(PRUNED)]
 
     def _load(self, keys: list[str]) -> JournalContent:
         events: dict[int, RunEvent] = {}

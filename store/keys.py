@@ -11,6 +11,8 @@ from schemas.errors import BadInput
 MAX_KEY_BYTES: Final = 1_000
 MAX_PART_BYTES: Final = 240
 """Below the 255 bytes of file systems, so that suffixes have room."""
+PRUNED: Final = ".pruned"
+"""Suffix of the key that retention leaves where it removed a file, or the folder of a run."""
 
 _NEVER: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control and format characters, surrogates, line and paragraph separators."""
@@ -23,17 +25,21 @@ _PLAIN: Final = re.compile(
 
 
 def check_key(key: str) -> str:
-    """Return ``key`` if it is a relative path of plain names; raises BadInput (``E_STORE_KEY``)."""
+    """Return ``key`` if it is a relative path of plain names; raises BadInput (``E_STORE_KEY``).
+
+    What retention adds to a key does not count for its length.
+    """
     if _PLAIN.fullmatch(key):
         return key
-    parts = key.split("/")
+    measured = key.removesuffix(PRUNED)
+    parts = measured.split("/")
     if not key or any(part in {"", ".", ".."} for part in parts):
         raise BadInput("E_STORE_KEY", f"a store key is a relative path without '.' and '..': {key!r}")
     if key.startswith(".") or "\\" in key or any(unicodedata.category(c) in _NEVER for c in key):
         raise BadInput(
             "E_STORE_KEY", f"a store key has no leading dot, backslash or control character: {key!r}"
         )
-    if len(key.encode()) > MAX_KEY_BYTES or any(len(part.encode()) > MAX_PART_BYTES for part in parts):
+    if len(measured.encode()) > MAX_KEY_BYTES or any(len(part.encode()) > MAX_PART_BYTES for part in parts):
         raise BadInput(
             "E_STORE_KEY",
             f"a store key has at most {MAX_KEY_BYTES} bytes and {MAX_PART_BYTES} in a part: {key[:80]!r}…",

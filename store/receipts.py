@@ -19,12 +19,14 @@ from schemas.calls import AttemptKey
 from schemas.common import ArtifactRef
 from schemas.errors import BadInput
 from schemas.handoff import HandoffEnvelope, PartialHandoff
+from schemas.pruned import Pruned
 from schemas.receipt import GENESIS, StepReceipt
 from store.errors import EvidenceCorrupt, NotStored
 from store.evidence import Evidence
 
 _NAMING: Final = ("/envelope.json", "/handoff_partial.json")
 """Files that name further files."""
+_RECEIPT: Final = "/receipt.json"
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,17 @@ class ReceiptProblem:
 
 @dataclass(frozen=True)
 class Report:
-    """Whether a run's receipts hold: their paths in the order of the chain, problems, and files that were pruned."""
+    """Whether a run's receipts hold: their paths in the order of the chain, problems, and files that were pruned.
+
+    ``pruned_on`` is the day those files were removed (``2025-01-02``; empty: none were, or it is not known). Receipts
+    that were pruned are a problem: without them there is no chain.
+    """
 
     ok: bool
     receipts: list[str]
     problems: list[ReceiptProblem]
     pruned: list[str]
+    pruned_on: str = ""
 
 
 class Receipts:
@@ -71,14 +78,28 @@ class Receipts:
         """Check a run's chain of receipts, and every file they name; ``head`` is the digest it must end with."""
         check = _Verification(self._evidence)
         keys = self._evidence.blobs.keys(f"runs/{run_id}/")
-        if not keys:
+        marker = self._evidence.pruned_run(run_id)
+        if not keys and marker is None:
             check.problem(f"runs/{run_id}", "the store knows no such run")
         for key in keys:
-            if key.endswith("/receipt.json"):
+            if key.endswith(_RECEIPT):
                 check.add_receipt(key)
-        chain = check.chain(f"runs/{run_id}", head)
+        chain: list[str] = []
+        lost = _lost_receipts(run_id, marker, keys)
+        if marker is not None and lost:
+            what = f"{marker.words}, with {lost} of its receipts: there is no chain to check"
+            check.problem(f"runs/{run_id}", what)
+        else:
+            chain = check.chain(f"runs/{run_id}", head)
         check.references()
-        return Report(not check.problems, chain, check.problems, sorted(check.pruned))
+        on = f"{marker.pruned_at:%Y-%m-%d}" if marker and marker.pruned_at else ""
+        return Report(not check.problems, chain, check.problems, sorted(check.pruned), on)
+
+
+def _lost_receipts(run_id: str, marker: Pruned | None, keys: Iterable[str]) -> int:
+    """Return how many receipts retention has removed."""
+    pruned = {f"runs/{run_id}/{name}" for name in marker.files} if marker else set()
+    return sum(key.endswith(_RECEIPT) for key in pruned.difference(keys))
 
 
 class _Verification:

@@ -8,6 +8,7 @@ from typing import Final
 
 from schemas.calls import Lease
 from schemas.errors import LeaseLost
+from schemas.fork import ForkRef
 from schemas.run_record import RunRecord
 from store.errors import EvidenceCorrupt, NotStored, StoreUnavailable
 from store.evidence import Evidence
@@ -67,6 +68,18 @@ class Runs:
     def get(self, run_id: str) -> RunRecord | None:
         """Return the run's record, or None; raises EvidenceCorrupt."""
         return self._evidence.get_model(_key(run_id), RunRecord)
+
+    def link_fork(self, run_id: str, fork: ForkRef) -> RunRecord:
+        """Note in a run's record that ``fork`` goes on from it, once; whoever holds the run stays. Raises NotStored."""
+
+        def linked(current: RunRecord | None) -> RunRecord:
+            if current is None:
+                raise NotStored("E_NOT_STORED", f"the store knows no run {run_id}", run_id=run_id)
+            if any(known.run_id == fork.run_id for known in current.forks):
+                return current
+            return current.model_copy(update={"forks": [*current.forks, fork]})
+
+        return self._replace(run_id, linked)
 
     def list(self) -> list[RunRecord]:
         """Return the records of all runs, oldest first; one that cannot be read is logged and left out."""

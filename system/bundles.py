@@ -11,6 +11,8 @@ from system.git import GitError, checked_oid, checked_ref
 from system.repository import Repository
 
 BUNDLE_TIMEOUT_S: Final = 900.0
+_SHALLOW: Final = "shallow"
+"""Name beside the savepoints under which a shallow clone's list of commits without parents is kept."""
 
 
 async def bundle(
@@ -42,25 +44,30 @@ async def bundle(
 
 
 async def unbundle(
-    repository: Repository, path: Path, *, timeout_s: float = BUNDLE_TIMEOUT_S
+    repository: Repository, path: Path, *, of: str | None = None, timeout_s: float = BUNDLE_TIMEOUT_S
 ) -> dict[str, str]:
     """Take in the objects of the bundle at ``path`` (absolute) and set its refs; return them. The working tree stays as it is.
 
-    Starts two processes, three for a bundle of a shallow clone. Raises GitError when commits the bundle builds
-    on are missing, or when it holds a ref that is not the run's.
+    A bundle of another run, whose id is ``of``, sets no refs here. Starts two processes (one then), one more for a
+    bundle of a shallow clone. Raises GitError when commits the bundle builds on are missing, or when it holds a ref
+    that is not that run's.
     """
+    branch_ref = repository.branch_ref if of is None else f"refs/heads/stepwise/{of}"
+    prefix = repository.savepoint_prefix if of is None else f"refs/stepwise/{of}/"
     args = ("bundle", "unbundle", str(path))
     finished = await repository.git.run(*args, timeout_s=timeout_s)
     refs = {}
     for line in finished.stdout.decode("utf-8", "replace").splitlines():
         oid, _, name = line.partition(" ")
-        if name != repository.branch_ref and not name.startswith(repository.savepoint_prefix):
+        if name != branch_ref and not name.startswith(prefix):
             raise GitError("E_GIT_BAD_REF", f"{path.name} holds {name[:200]!r}, which is no ref of this run")
         refs[checked_ref(name)] = checked_oid(oid)
-    shallow = refs.pop(_shallow_ref(repository), None)
+    shallow = refs.pop(f"{prefix}{_SHALLOW}", None)
     if shallow is not None:
         content = (await repository.git.run("cat-file", "blob", shallow)).stdout
         (repository.git.git_dir / "shallow").write_bytes(content)
+    if of is not None:
+        return refs
     lines = "".join(f"update {name} {oid}\n" for name, oid in refs.items())
     await repository.git.run("update-ref", "--no-deref", "--stdin", stdin=lines.encode())
     return refs
@@ -70,13 +77,9 @@ async def _keep_shallow(repository: Repository) -> str:
     """Keep the list of commits without parents under a ref: a bundle has no other place for it."""
     content = (repository.git.git_dir / "shallow").read_bytes()
     blob = (await repository.git.run("hash-object", "-w", "--stdin", stdin=content)).stdout.decode().strip()
-    ref = _shallow_ref(repository)
+    ref = f"{repository.savepoint_prefix}{_SHALLOW}"
     await repository.set_ref(ref, blob)
     return ref
-
-
-def _shallow_ref(repository: Repository) -> str:
-    return f"{repository.savepoint_prefix}shallow"
 
 
 def _sync(path: Path) -> None:

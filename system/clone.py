@@ -59,6 +59,33 @@ async def clone_from_bundles(
     return Repository(target, run_id=run_id, base=base)
 
 
+async def clone_fork(
+    source: Source | None,
+    bundles: Sequence[Path],
+    target: Path,
+    *,
+    run_id: str,
+    base: str,
+    of: str,
+    head: str,
+    token: str | None = None,
+    timeout_s: float = CLONE_TIMEOUT_S,
+) -> Repository:
+    """Make a fork's clone at ``target``: its branch at commit ``head`` of run ``of``, which began at ``base``.
+
+    ``source`` is where that base can be fetched, None if the first of the other run's ``bundles`` is self-contained.
+    Starts three processes, a fetch where there is a source, one or two for each bundle. Raises SourceRefused, GitError.
+    """
+    async with _made(target, run_id=run_id, base=base) as repository:
+        if source is not None:
+            await _fetch(repository, source, token=token, timeout_s=timeout_s)
+        for path in bundles:
+            await unbundle(repository, path, of=of, timeout_s=timeout_s)
+        await repository.set_ref(repository.branch_ref, head)
+        await _check_out(repository, timeout_s=timeout_s)
+    return Repository(target, run_id=run_id, base=base)
+
+
 @asynccontextmanager
 async def _made(target: Path, *, run_id: str, base: str) -> AsyncIterator[Repository]:
     """Yield an empty clone beside ``target``; at the end it becomes ``target``, after an error it is removed."""

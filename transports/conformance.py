@@ -74,6 +74,10 @@ CHECKS: Final = (
     Check("gives_up_asking", checks.gives_up_asking, "structured_output_fallback", "bad_always"),
     Check("passes_questions_on", checks.passes_questions_on, None, "ask"),
     Check("parks_on_questions", checks.parks_on_questions, None, "ask"),
+    Check("goes_on_with_an_answer", checks.goes_on_with_an_answer, None, "ask"),
+    Check("stops_while_it_asks", checks.stops_while_it_asks, "interrupts", "ask"),
+    Check("asks_before_calls", checks.asks_before_calls, "tool_interception", "call"),
+    Check("parks_on_calls", checks.parks_on_calls, "tool_interception", "call"),
     Check("steers_only_work", checks.steers_only_work, None, "hold"),
 )
 """Every check of the suite."""

@@ -13,12 +13,12 @@ from schemas.handoff import HandoffDraft
 from system.processes import leftovers
 from transports.port import SessionSpec, StepSession, Transport, WorkOutcome, WorkRequest
 
-Behaviour = Literal["idle", "write", "hold", "hang", "ask", "bad_once", "bad_always"]
+Behaviour = Literal["idle", "write", "hold", "hang", "ask", "call", "bad_once", "bad_always"]
 """What the agent does in its turn.
 
 ``idle``: ends it at once. ``write``: writes MARKER and ends it. ``hold``: writes MARKER, then does not end its turn
 until it is interrupted. ``hang``: has a child that ignores SIGTERM, never ends, does not obey. ``ask``: asks QUESTION,
-then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
+then ends it. ``call``: makes a tool call that policy asks about and that writes MARKER, then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
 """
 
 MARKER: Final = "conformance.txt"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
 from schemas.handoff import HandoffDraft
-from schemas.questions import Answer, Question
+from schemas.questions import Answer, CallDecision, CallRequest, Given, Question
 from transports.conformance_bench import (
     LIMIT_S,
     MARKER,
@@ -25,7 +26,7 @@ from transports.conformance_bench import (
     require_knowledge,
     working,
 )
-from transports.port import Park, TransportError, WorkRequest
+from transports.port import Park, TransportError, WorkOutcome, WorkRequest
 from transports.structured import MAX_REPROMPTS
 
 _COOPERATIVE_GRACE_S: Final = 30.0
@@ -207,6 +208,76 @@ async def parks_on_questions(bench: Bench) -> None:
     )
 
 
+async def goes_on_with_an_answer(bench: Bench) -> None:
+    """Prove that a resumed session goes on behind a parked question when the answer comes with its next turn."""
+
+    async def park(_: Question) -> Park:
+        return Park("nobody is there")
+
+    spec = replace(bench.spec("ask"), on_question=park)
+    async with opened(bench, spec) as (session, heard):
+        parked = await session.work(WorkRequest("ask"), heard.emit)
+        left = session.session_id
+    require(parked.question is not None and left is not None, f"a parked turn left {parked.question}, {left}")
+    given = Given(question=parked.question, answers={QUESTION: "blue"}) if parked.question else None
+    async with opened(bench, replace(spec, resume=left)) as (session, heard):
+        outcome = await session.work(WorkRequest(f"{QUESTION}\nblue", given=given), heard.emit)
+    require(outcome.end == "completed", f"an answered turn ended as {outcome.end}")
+
+
+async def stops_while_it_asks(bench: Bench) -> None:
+    """Prove that an interrupt ends a turn that waits for an answer, without a kill."""
+    asked = asyncio.Event()
+
+    async def never(_: Question) -> Answer:
+        asked.set()
+        await asyncio.Event().wait()
+        raise NotConforming("it was answered")
+
+    spec = replace(bench.spec("ask"), on_question=never)
+    async with opened(bench, spec) as (session, heard), working(session, heard) as work:
+        await asked.wait()
+        report = await session.interrupt(_COOPERATIVE_GRACE_S)
+        require(report.method == "cooperative", f"it was {report.method}")
+        require_interrupted(await work)
+
+
+async def asks_before_calls(bench: Bench) -> None:
+    """Prove that a call that policy asks about is made only once it is allowed, under one signature."""
+    marker = bench.spec("call").workspace / MARKER
+    asked: list[CallRequest] = []
+
+    async def allow(request: CallRequest) -> CallDecision:
+        require(not marker.exists(), "the call was made before it was allowed")
+        asked.append(request)
+        return CallDecision(signature=request.signature, allow=True)
+
+    async def deny(request: CallRequest) -> CallDecision:
+        asked.append(request)
+        return CallDecision(signature=request.signature, allow=False, reason="not today")
+
+    outcome, heard = await _call(bench, deny)
+    require(outcome.end == "completed", f"a turn with a denied call ended as {outcome.end}")
+    require(not marker.exists(), "a denied call took effect")
+    reasons = [e.call.blocked_reason or "" for e in heard.events if e.kind == "tool_ended" and e.call.blocked]
+    told = any(reason.startswith("denied_by_human") and "not today" in reason for reason in reasons)
+    require(told, f"the denial is not reported: {reasons}")
+    outcome, heard = await _call(bench, allow)
+    require(outcome.end == "completed" and marker.exists(), f"an allowed call ended as {outcome.end}")
+    require(len({request.signature for request in asked}) == 1, f"asked was {asked}")
+
+
+async def parks_on_calls(bench: Bench) -> None:
+    """Prove that a call nobody decides ends the turn without it, and the outcome carries it."""
+
+    async def park(_: CallRequest) -> Park:
+        return Park("nobody is there")
+
+    outcome, _heard = await _call(bench, park)
+    require(outcome.end == "approval" and outcome.call is not None, f"a parked turn ended as {outcome.end}")
+    require(not (bench.spec("call").workspace / MARKER).exists(), "a call nobody allowed took effect")
+
+
 async def steers_only_work(bench: Bench) -> None:
     """Prove that what is said outside of a turn is not taken; what is taken is seen in the events."""
     async with opened(bench, bench.spec("hold")) as (session, heard):
@@ -217,6 +288,13 @@ async def steers_only_work(bench: Bench) -> None:
                 await heard.until(lambda event: event.kind == "text" and "mind the gap" in event.text)
             await session.interrupt(_SHORT_GRACE_S)
         require(not await session.steer("too late"), "it took words after its turn")
+
+
+async def _call(
+    bench: Bench, on_call: Callable[[CallRequest], Awaitable[CallDecision | Park]]
+) -> tuple[WorkOutcome, Heard]:
+    async with opened(bench, replace(bench.spec("call"), on_call=on_call)) as (session, heard):
+        return await session.work(WorkRequest("call"), heard.emit), heard
 
 
 async def _resume_in(bench: Bench, *, step: str) -> None:

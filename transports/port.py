@@ -14,7 +14,7 @@ from schemas.common import SessionMode
 from schemas.errors import ErrorEnvelope
 from schemas.events import TransportEvent
 from schemas.handoff import StopMethod
-from schemas.questions import Answer, CallDecision, CallRequest, Question
+from schemas.questions import Answer, CallDecision, CallRequest, Given, Question
 
 Emit = Callable[[TransportEvent], None]
 """Takes an event; never blocks, never raises."""
@@ -52,7 +52,7 @@ class TransportCapabilities:
 
 @dataclass(frozen=True)
 class Park:
-    """The answer to a question that cannot be answered while the session is held: end the turn."""
+    """The answer to what cannot be answered while the session is held: end the turn as ``question`` or ``approval``."""
 
     reason: str
 
@@ -64,6 +64,11 @@ class SessionSpec:
     ``environment`` is the whole environment of the children; ``private`` is a folder of the attempt's own (HOME,
     TMPDIR, session file); ``resume`` is the id of a session to go on with; ``read_only`` forbids every edit.
     ``place`` (step, visit, attempt, iteration) only names the attempt, for scripts and logs.
+
+    ``on_question`` and ``on_call`` may take minutes: the time in them is not the agent's, so no watch over silence,
+    seconds or time-outs runs meanwhile. They never raise, and may be cancelled. A call that policy asks about is made
+    only once ``on_call`` allows it; one that is denied is reported as blocked, with code ``denied_by_human``. Without
+    a callback nobody can be asked: as Park.
     """
 
     run_id: str
@@ -84,11 +89,15 @@ class SessionSpec:
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """One work turn: the prompt, and how many tokens and seconds may be used (None: no bound)."""
+    """One work turn: the prompt, and how many tokens and seconds may be used (None: no bound).
+
+    ``given`` is the answer to the question an earlier turn ended with; the prompt has it in words.
+    """
 
     prompt: str
     max_tokens: int | None = None
     max_seconds: float | None = None
+    given: Given | None = None
 
 
 WorkEnd = Literal["completed", "question", "approval", "rate_limited", "budget", "failed"]
@@ -96,7 +105,10 @@ WorkEnd = Literal["completed", "question", "approval", "rate_limited", "budget",
 
 @dataclass(frozen=True)
 class WorkOutcome:
-    """How the turn ended. Anything but ``completed`` leaves work undone; ``error`` says why for ``failed``."""
+    """How the turn ended. Anything but ``completed`` leaves work undone; ``error`` says why for ``failed``.
+
+    ``question`` and ``call`` are what a turn that ended as ``question`` or ``approval`` was parked with.
+    """
 
     end: WorkEnd
     stop_reason: str = ""
@@ -147,7 +159,7 @@ class StepSession(Protocol):
         """Ask for a value of ``schema`` in a turn without write tools. Raises nothing but CancelledError."""
 
     async def steer(self, text: str) -> bool:
-        """Say something to the agent while it works; False where the transport cannot."""
+        """Say something to the agent while it works; True only if the turn that runs takes it."""
 
     async def interrupt(self, grace_s: float) -> StopReport:
         """End the running turn: ask, wait up to ``grace_s`` seconds, then end the process tree."""

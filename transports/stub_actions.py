@@ -7,14 +7,16 @@ import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from schemas.common import Usage
 from schemas.errors import ErrorEnvelope
 from schemas.events import QuestionEvent, RateLimited, TextEvent, UsageEvent
-from schemas.questions import Answer, Question, QuestionItem
+from schemas.questions import Answer, CallRequest, Given, Question, QuestionItem, call_signature
 from schemas.scenario import (
     Action,
     Ask,
@@ -30,9 +32,13 @@ from schemas.scenario import (
     Stall,
     UseTokens,
     Wait,
+    WaitForSteer,
 )
+from schemas.tools import cut
 from transports.port import Emit, Park, SessionSpec, WorkOutcome
-from transports.stub_tools import Call, Tools
+from transports.stub_tools import COMMAND, Call, Stopped, Tools
+
+T = TypeVar("T")
 
 POLL_S: Final = 0.02
 """How often a file that is waited for is looked for, in seconds."""
@@ -83,8 +89,23 @@ def label_of(action: Action) -> str:
     return label[:_MAX_LABEL_CHARS]
 
 
+def answer_in(given: Given | None, question: str, question_id: str) -> str | None:
+    """Return the words with which ``given`` answers a question, asked under this id or with this text."""
+    if given is None:
+        return None
+    texts = [item.question for item in given.question.items]
+    if given.question.question_id != question_id and question not in texts:
+        return None
+    value = given.answers.get(question if question in texts else texts[0], "")
+    return value if isinstance(value, str) else ", ".join(value)
+
+
 class Actor:
-    """Does actions for one session; ``stop`` is set when its turn is to end."""
+    """Does actions for one session; ``stop`` is set when its turn is to end.
+
+    ``given`` is an answer the prompt of the turn has, ``heard`` what was said to the agent while it worked,
+    ``waited_s`` how long it waited for people.
+    """
 
     def __init__(
         self, spec: SessionSpec, session_id: str, stop: asyncio.Event, *, may_crash_worker: bool
@@ -94,11 +115,14 @@ class Actor:
         self._stop = stop
         self._may_crash_worker = may_crash_worker
         self.tools = Tools(spec, stop)
+        self.given: Given | None = None
+        self.heard: asyncio.Queue[str] = asyncio.Queue()
+        self.waited_s = 0.0
 
     async def do(self, action: Action, call_id: str, emit: Emit) -> WorkOutcome | None:
         """Do one action; None to go on, or how it ended the turn. Raises Stopped.
 
-        ``question`` alone leaves the action done: the answer comes with the next prompt.
+        What is parked is not done: a session that goes on comes to it again, with the answer.
         """
         match action:
             case Edit():
@@ -108,7 +132,7 @@ class Actor:
             case UseTokens():
                 emit(UsageEvent(usage=_usage(action)))
             case Run():
-                await self.tools.run(action, call_id, emit)
+                return await self._run(action, call_id, emit)
             case Calls():
                 await self.tools.calls(action, call_id, emit)
             case Ask():
@@ -117,6 +141,10 @@ class Actor:
                 await self.tools.heeding_stop(asyncio.sleep(action.seconds))
             case Wait():
                 await self.tools.heeding_stop(_appearance(Path(action.path)))
+            case WaitForSteer():
+                words = await self.tools.heeding_stop(self.heard.get())
+                if action.save_to is not None:
+                    self.tools.write(action.save_to, words, call_id, emit)
             case Hang():
                 return await self._hang(call_id, emit)
             case RateLimit():
@@ -134,7 +162,48 @@ class Actor:
                 assert_never(action)
         return None
 
+    async def _run(self, action: Run, call_id: str, emit: Emit) -> WorkOutcome | None:
+        if not action.ask or self._spec.read_only:
+            await self.tools.run(action, call_id, emit)
+            return None
+        given = json.dumps(action.argv, ensure_ascii=False)
+        request = CallRequest(
+            call_id=call_id,
+            signature=call_signature(COMMAND, action.argv),
+            tool_name=COMMAND,
+            input=cut(given),
+            code="asked_by_scenario",
+            reason=action.reason,
+        )
+        if self._spec.on_call is None:
+            return WorkOutcome(end="approval", stop_reason="nobody is there to ask", call=request)
+        decision = await self._asked(self._spec.on_call(request))
+        if isinstance(decision, Park):
+            return WorkOutcome(end="approval", stop_reason=decision.reason, call=request)
+        if decision.allow:
+            await self.tools.run(action, call_id, emit)
+        else:
+            call = Call(call_id=call_id, name=COMMAND, given=given, emit=emit)
+            call.blocked("denied_by_human", f"denied: {decision.reason}" if decision.reason else "denied")
+        return None
+
+    async def _asked(self, answer: Awaitable[T]) -> T:
+        """Await what people say; the time is not the agent's. Raises Stopped."""
+        begun = time.monotonic()
+        try:
+            said = await self.tools.heeding_stop(answer)
+        finally:
+            self.waited_s += time.monotonic() - begun
+        if isinstance(said, Park) and self._stop.is_set():
+            raise Stopped
+        return said
+
     async def _ask(self, action: Ask, call_id: str, emit: Emit) -> WorkOutcome | None:
+        known = answer_in(self.given, action.question, call_id)
+        if known is not None:
+            self.given = None
+            self.take_answer(known, action.save_to, call_id, emit)
+            return None
         item = QuestionItem(
             question=action.question,
             header=action.header,
@@ -150,7 +219,7 @@ class Actor:
         emit(QuestionEvent(question=question))
         answer: Answer | Park = Park("nobody is there to answer")
         if self._spec.on_question is not None:
-            answer = await self.tools.heeding_stop(self._spec.on_question(question))
+            answer = await self._asked(self._spec.on_question(question))
         if isinstance(answer, Park):
             return WorkOutcome(end="question", stop_reason=answer.reason, question=question)
         self.take_answer(_words(answer, action.question), action.save_to, call_id, emit)

@@ -23,7 +23,8 @@ _LABELS_KEPT: Final = 10
 class Progress(Durable):
     """How far a session is: the next action of each list of actions, and what was done in all.
 
-    ``asked`` is the question the session was left with, ``save_to`` where its answer is to be written.
+    ``asked`` is the question the session was left with: its text, its id ``asked_id``, the list of actions it is the
+    next one of, what the action is called, and where the answer is to be written.
     """
 
     session_id: str
@@ -31,6 +32,9 @@ class Progress(Durable):
     actions: int = 0
     labels: list[str] = Field(default=[])
     asked: str | None = None
+    asked_id: str = ""
+    asked_in: str = ""
+    asked_label: str = ""
     save_to: str | None = None
 
 
@@ -73,13 +77,14 @@ class SessionFile:
         """Count the next action of a list as done."""
         self._replace(**self._advanced(key, label))
 
-    def park(self, key: str, label: str, *, question: str, save_to: str | None) -> None:
-        """Count a question as asked, and remember that its answer will come with the next prompt."""
-        self._replace(**self._advanced(key, label), asked=question, save_to=save_to)
+    def park(self, key: str, label: str, *, question: str, question_id: str, save_to: str | None) -> None:
+        """Remember a question that ended the turn. It is asked again, unless its answer comes."""
+        self._replace(asked=question, asked_id=question_id, asked_in=key, asked_label=label, save_to=save_to)
 
-    def unpark(self) -> None:
-        """Forget the question, since its answer came."""
-        self._replace(asked=None, save_to=None)
+    def unpark(self, *, answered: bool) -> None:
+        """Forget the question; an answered one counts as done."""
+        done = self._advanced(self.progress.asked_in, self.progress.asked_label) if answered else {}
+        self._replace(**done, asked=None, asked_id="", asked_in="", asked_label="", save_to=None)
 
     def _advanced(self, key: str, label: str) -> dict[str, object]:
         old = self.progress

@@ -15,7 +15,7 @@ from schemas.events import ErrorEvent, TextEvent, TransportEvent, TurnEnded
 from schemas.scenario import Action, Ask, Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
 from transports.structured import ask_structured
-from transports.stub_actions import Actor, ends_once, failed, interrupted, label_of
+from transports.stub_actions import Actor, answer_in, ends_once, failed, interrupted, label_of
 from transports.stub_answers import answer_text, answering_of, request_for
 from transports.stub_progress import SessionFile
 from transports.stub_tools import Stopped
@@ -24,11 +24,12 @@ T = TypeVar("T")
 
 
 class _Budget:
-    """How much of a turn's budget is used, read off its events on their way."""
+    """How much of a turn's budget is used, read off its events on their way; waiting for people costs nothing."""
 
-    def __init__(self, request: WorkRequest, emit: Emit) -> None:
+    def __init__(self, request: WorkRequest, emit: Emit, actor: Actor) -> None:
         self._request = request
         self._emit = emit
+        self._actor = actor
         self._begun = time.monotonic()
         self._tokens = 0
 
@@ -43,7 +44,8 @@ class _Budget:
         tokens, seconds = self._request.max_tokens, self._request.max_seconds
         if tokens is not None and self._tokens >= tokens:
             return "tokens"
-        return "seconds" if seconds is not None and time.monotonic() - self._begun >= seconds else None
+        used_s = time.monotonic() - self._begun - self._actor.waited_s
+        return "seconds" if seconds is not None and used_s >= seconds else None
 
 
 class _TurnLost(StepwiseError):
@@ -95,7 +97,7 @@ class StubSession:
     async def work(self, request: WorkRequest, emit: Emit) -> WorkOutcome:
         """Play the work of the turn from where the session is; raises nothing but CancelledError."""
         try:
-            outcome = await self._play(self._work(request, _Budget(request, emit)))
+            outcome = await self._play(self._work(request, _Budget(request, emit, self._actor)))
         except Exception as error:  # noqa: BLE001 - the port promises an outcome, whatever goes wrong
             outcome = _outcome_of(error)
         if outcome.error is not None:
@@ -115,10 +117,11 @@ class StubSession:
         return result
 
     async def steer(self, text: str) -> bool:
-        """Note in the transcript what was said; False when no work runs."""
-        if self._steered is None:
+        """Note in the transcript what was said, and let the agent hear it; False when no work runs."""
+        if self._steered is None or self._stop.is_set():
             return False
         self._steered(TextEvent(role="user", text=text))
+        self._actor.heard.put_nowait(text)
         return True
 
     async def interrupt(self, grace_s: float) -> StopReport:
@@ -128,7 +131,7 @@ class StubSession:
             return StopReport("cooperative", "no turn was running")
         self._stop.set()
         await asyncio.wait({task}, timeout=grace_s)
-        if task.done():
+        if task.done() and not self._killed:
             return StopReport("cooperative", "the turn ended when it was asked to")
         await self._kill(task)
         return StopReport("killed", f"the turn did not end within {grace_s:g} seconds")
@@ -168,18 +171,26 @@ class StubSession:
             self._running = None
 
     async def _work(self, request: WorkRequest, budget: _Budget) -> WorkOutcome:
-        left = self._file.progress
-        if left.asked is not None:
-            # Whoever goes on after a parked question puts its answer into the prompt.
-            call_id = f"{self.session_id}.{self._key}.answer"
-            self._actor.take_answer(request.prompt, left.save_to, call_id, budget.emit)
-            self._file.unpark()
+        actor = self._actor
+        actor.given, actor.heard, actor.waited_s = request.given, asyncio.Queue(), 0.0
+        self._take_answer(budget.emit)
         self._steered = budget.emit
         try:
             outcome = await self._act("work", self._turn.work, budget.emit, budget.used_up)
         finally:
-            self._steered = None
+            self._steered = actor.given = None
         return outcome or WorkOutcome(end="completed")
+
+    def _take_answer(self, emit: Emit) -> None:
+        """Take the answer to the question the session was left with, if the turn brings it."""
+        actor, left = self._actor, self._file.progress
+        if left.asked is None:
+            return
+        words = answer_in(actor.given, left.asked, left.asked_id)
+        if words is not None:
+            actor.given = None
+            actor.take_answer(words, left.save_to, f"{self.session_id}.{self._key}.answer", emit)
+        self._file.unpark(answered=words is not None)
 
     async def _structured(
         self, prompt: str, schema: type[BaseModel], emit: Emit, *, timeout_s: float
@@ -219,8 +230,11 @@ class StubSession:
             if ends_once(action):
                 self._file.advance(key, label)
             outcome = await self._actor.do(action, f"{self.session_id}.{key}.{index}", emit)
-            if isinstance(action, Ask) and outcome is not None:
-                self._file.park(key, label, question=action.question, save_to=action.save_to)
+            if isinstance(action, Ask) and outcome is not None and outcome.question is not None:
+                asked_id = outcome.question.question_id
+                self._file.park(
+                    key, label, question=action.question, question_id=asked_id, save_to=action.save_to
+                )
             elif outcome is None:
                 self._file.advance(key, label)
             if outcome is not None:

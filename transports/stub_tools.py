@@ -21,6 +21,8 @@ from transports.port import Emit, SessionSpec
 
 T = TypeVar("T")
 
+COMMAND: Final = "stub.run"
+"""The name of the tool that runs commands."""
 COMMAND_GRACE_S: Final = 0.5
 """Seconds between SIGTERM and SIGKILL for a command whose turn is to end."""
 
@@ -104,9 +106,9 @@ class Tools:
         self.edit(Edit(do="edit", path=path, content=content), call_id, emit)
 
     async def run(self, action: Run, call_id: str, emit: Emit) -> None:
-        """Run a command; one that fails is a failed call. Raises Stopped."""
+        """Run a command; one that fails is a failed call. Raises Stopped, unless an interrupt waits for its end."""
         call = Call(
-            call_id=call_id, name="stub.run", given=json.dumps(action.argv, ensure_ascii=False), emit=emit
+            call_id=call_id, name=COMMAND, given=json.dumps(action.argv, ensure_ascii=False), emit=emit
         )
         if self._spec.read_only:
             call.blocked("read_only", "this session may not run commands")
@@ -115,7 +117,8 @@ class Tools:
         finished: Finished | None = None
         output = "ended with its turn"
         try:
-            finished = await self.heeding_stop(self.process(action.argv, timeout_s=timeout_s))
+            running = self.process(action.argv, timeout_s=timeout_s)
+            finished = await (running if action.finish else self.heeding_stop(running))
             output = _output_of(finished, timeout_s)
         except SpawnFailed as error:
             output = error.message

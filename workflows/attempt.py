@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
 
-from policy.budgets import MAX_CYCLES, Exceeded, extend, remaining, tightest
 from schemas.calls import (
     FINALIZE,
     MEASURE,
@@ -18,20 +17,23 @@ from schemas.calls import (
     AcquireOut,
     ActivityRef,
     AttemptKey,
+    FinalizeOut,
     GateRun,
     MeasureIn,
+    MeasureOut,
     PhaseIn,
+    ProposeOut,
     RecordIn,
     SessionPhaseIn,
     StepPlace,
     WorkIn,
     WorkOut,
 )
-from schemas.common import ArtifactRef, Budget, Durable, Execution, Phase, Usage
+from schemas.common import ArtifactRef, Durable, Execution, Phase
 from schemas.facts import StepFacts
 from schemas.flow import Branch, StepSpec
-from schemas.handoff import SessionRef
-from schemas.messages import ExtendBudget, Resume
+from schemas.handoff import PartialReason, SessionRef
+from schemas.messages import Resume
 from schemas.questions import CallDecision, Given
 from schemas.routing import RoutingOutcome
 from schemas.run_state import MAX_CONTEXT, MAX_RECEIPTS, GateSeen, ReceiptPlace
@@ -39,10 +41,13 @@ from workflows.facts import Carry, timeout_s
 from workflows.log import logger
 from workflows.phases import PhaseLost
 from workflows.run import Ended, Run
+from workflows.spending import Spending
 from workflows.words import together
 
 Call = TypeVar("Call", bound=PhaseIn)
 Out = TypeVar("Out", bound=Durable)
+
+STOPS: dict[str, PartialReason] = {"interrupted": "interrupt", "budget": "budget", "crash": "crash"}
 
 
 @dataclass(eq=False)
@@ -54,6 +59,16 @@ class AttemptOver(Exception):
     partial: ArtifactRef | None = None
     order: Resume | None = None
     reason: str = ""
+
+    @property
+    def stop(self) -> PartialReason | None:
+        """Why it was stopped, where the end of its work does not say so."""
+        return STOPS.get(self.ended)
+
+    @property
+    def by(self) -> str:
+        """Who ordered the stop, as far as they said."""
+        return self.order.by if self.order is not None else ""
 
 
 class Attempts:
@@ -67,6 +82,7 @@ class Attempts:
         self.step = step
         self.visit = visit
         self.number = 0
+        self._begun = 0
         self.carry = Carry()
         self.note: str | None = None
         self.given: Given | None = None
@@ -75,9 +91,13 @@ class Attempts:
         self.session: SessionRef | None = None
         self.transport: str | None = None
         self.losses = 0
-        self.used = Usage()
-        self.seconds = 0.0
-        self.extended = Budget()
+        self.spending = Spending(run, step)
+        self.ended: datetime | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the attempt has run a phase, or the beginning of one."""
+        return self._begun == self.number
 
     async def phases(self) -> None:
         """Run the phases that are not finished. Raises AttemptOver, Ended."""
@@ -141,6 +161,8 @@ class Attempts:
 
     async def _work(self) -> WorkOut:
         run, step = self.run, self.step
+        if self.spending.is_used_up:
+            raise AttemptOver(ended="budget", reason=self.spending.reason)
         state, resolved = run.state, run.state.resolved
         transports = resolved.transports.get(step.id, []) if resolved else []
         run.live.over()
@@ -157,7 +179,7 @@ class Attempts:
             partial=self.partial,
             last_gates=state.last_gates,
             session=self.session,
-            budget=self._budget(),
+            budget=self.spending.left(),
             fresh=self.partial is None,
             given=self.given,
             decisions=[*state.allowed, *self.decisions],
@@ -174,67 +196,8 @@ class Attempts:
         if out.session is not None:
             # Its prompt had them.
             self.given, self.decisions = None, []
-        self.spent(out)
+        self.spending.spent(out)
         return out
-
-    def _budget(self) -> Budget | None:
-        """Return what the work may use, None if there is no bound. Raises AttemptOver when nothing is left."""
-        flow, own = self._left()
-        for left in (flow, own):
-            if isinstance(left, Exceeded):
-                raise AttemptOver(ended="budget", reason=used_up(left))
-        left = tightest(own if isinstance(own, Budget) else None, flow if isinstance(flow, Budget) else None)
-        return left if left != Budget() else None
-
-    def _bounds(self) -> tuple[Budget | None, Budget | None]:
-        """Return the bounds of the run and of the step, as far as people have raised them."""
-        state = self.run.state
-        flow, own = state.input.budget, self.step.budget or self.run.spec.defaults.budget
-        return extend(flow, state.extended) if flow else None, extend(own, self.extended) if own else None
-
-    def _left(self) -> tuple[Budget | Exceeded, Budget | Exceeded]:
-        """Return what is left of the bounds of the run and of the step."""
-        state = self.run.state
-        flow, own = self._bounds()
-        return (
-            remaining(flow, state.usage, state.work_seconds, 0),
-            remaining(own, self.used, self.seconds, 0),
-        )
-
-    def budget_reason(self) -> str:
-        """Return which bound is used up, in words."""
-        found = [used_up(left) for left in self._left() if isinstance(left, Exceeded)]
-        return "; ".join(found) or "the budget of this step is used up"
-
-    @property
-    def used_up(self) -> bool:
-        """Whether a bound is used up."""
-        return any(isinstance(left, Exceeded) for left in self._left())
-
-    def extend(self, order: ExtendBudget) -> None:
-        """Raise the bounds: by what was given, else by what is used up once more, else by all of them once more."""
-        state = self.run.state
-        given = Budget(tokens=order.tokens, usd=order.usd, seconds=order.seconds, cycles=order.cycles)
-        flow, own = self._bounds()
-        left = self._left()
-        if given == Budget():
-            more = [_once_more(bound, found) for bound, found in zip((flow, own), left, strict=True)]
-            if more == [Budget(), Budget()]:
-                more = [
-                    state.input.budget or Budget(),
-                    self.step.budget or self.run.spec.defaults.budget or Budget(),
-                ]
-        else:
-            more = [given, given]
-        state.extended, self.extended = _plus(state.extended, more[0]), _plus(self.extended, more[1])
-
-    def spent(self, out: WorkOut) -> None:
-        """Count what a work phase used, for the run and for the step."""
-        state = self.run.state
-        state.usage = state.usage.plus(out.usage)
-        state.work_seconds += out.elapsed_ms / 1_000
-        self.used = self.used.plus(out.usage)
-        self.seconds += out.elapsed_ms / 1_000
 
     def _phase_fields(self) -> dict[str, Any]:
         state = self.run.state
@@ -267,6 +230,7 @@ class Attempts:
         finished: Callable[[AcquireOut], Out | None],
     ) -> Out:
         run, step = self.run, self.step
+        self._begun = self.number
         run.journal.add("phase_started", step=step.id, visit=self.visit, attempt=self.number, phase=phase)
         call = call.model_copy(update={"journal": run.journal.batch()})
         run.phases.phase = phase
@@ -279,6 +243,7 @@ class Attempts:
             out = await run.phases.pinned(ref, call, phase, limit_s, summary=summary)
         except PhaseLost as lost:
             out = await self._find(phase, lost, finished)
+        self.ended = started + timedelta(milliseconds=_took_ms(out))
         run.journal.add(
             "phase_ended",
             step=step.id,
@@ -320,9 +285,9 @@ class Attempts:
         started: datetime,
         ended: datetime,
         outcome: RoutingOutcome | None,
-        work: WorkOut | None = None,
+        over: AttemptOver | None = None,
     ) -> None:
-        """Store receipt and envelope of the attempt, and remember where they are.
+        """Store receipt and envelope of the attempt, and remember where they are; ``over`` is how it was stopped.
 
         That of an attempt whose phases all finished depends on their results alone, so it may be written by a local
         activity; the journal, which has the workflow's own times and the messages of people, goes another way.
@@ -331,7 +296,8 @@ class Attempts:
         state = run.state
         if state.acquired is None or state.resolved is None:
             return
-        local = execution == "succeeded"
+        local = over is None
+        work = over.work if over is not None and carry.work is None else None
         call = RecordIn(
             key=self.key(),
             iteration=run.iteration,
@@ -346,7 +312,8 @@ class Attempts:
             finalize_attempt=carry.finalize_attempt or None,
             base_gates=state.acquired.base_gates.get(self.step.id, []),
             routing=outcome,
-            requested_by="" if local else run.requested_by,
+            stop=over.stop if over is not None else None,
+            requested_by=run.requested_by or over.by if over is not None else "",
             started_at=started,
             completed_at=max(started, ended),
             previous_sha256=state.head,
@@ -354,7 +321,7 @@ class Attempts:
         if not local:
             call = call.model_copy(update={"journal": run.journal.batch()})
         stored = await run.phases.record(call, local=local)
-        self.note = None if execution == "succeeded" else self.note
+        self.note = None if over is None else self.note
         state.head = stored.receipt.sha256
         place = ReceiptPlace(
             step_id=self.step.id,
@@ -365,7 +332,7 @@ class Attempts:
         )
         state.receipts = [*state.receipts, place][-MAX_RECEIPTS:]
         state.receipts_total += 1
-        if execution == "succeeded":
+        if over is None:
             envelope = StepPlace(
                 step_id=self.step.id,
                 visit=self.visit,
@@ -429,23 +396,12 @@ class Attempts:
         self.transport = order.transport or self.transport
 
 
-def used_up(left: Exceeded) -> str:
-    """Return in words which bound is used up."""
-    return f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
-
-
-def _once_more(bound: Budget | None, left: Budget | Exceeded) -> Budget:
-    """Return the bound that is used up, alone; nothing where none is."""
-    if bound is None or not isinstance(left, Exceeded):
-        return Budget()
-    return Budget.model_validate({left.which: bound.model_dump()[left.which]})
-
-
-def _plus(one: Budget, more: Budget) -> Budget:
-    """Return both extensions together."""
-    sums = {
-        name: (value or 0) + (more.model_dump()[name] or 0) or None
-        for name, value in one.model_dump().items()
-    }
-    cycles = sums["cycles"]
-    return Budget.model_validate({**sums, "cycles": min(cycles, MAX_CYCLES) if cycles else None})
+def _took_ms(out: Durable) -> int:
+    """Return how long a phase took by its own account, in milliseconds."""
+    match out:
+        case WorkOut():
+            return out.elapsed_ms + out.waited_ms
+        case MeasureOut() | FinalizeOut() | ProposeOut():
+            return out.elapsed_ms
+        case _:
+            return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from temporalio import workflow
@@ -66,7 +67,6 @@ class Conversation:
         self._call: CallRequest | None = None
         self._order: Order | None = None
         self._abort: Abort | None = None
-        self._interrupt: Interrupt | None = None
         self._stop_order: Resume | None = None
 
     def show(self) -> None:
@@ -78,17 +78,19 @@ class Conversation:
     @property
     def waiting(self) -> Waiting | None:
         """What the run waits for a person for; also what its live session asks while it works."""
-        if self._waiting is not None or self.live.first is None:
+        first = self.live.first
+        if not self.is_live or first is None:
             return self._waiting
-        asked, since = self.live.first
-        items = asked.question.items if asked.question else []
-        call = asked.call
+        asked, since = first
+        kind: WaitFor = "answer" if asked.question else "approval"
         return Waiting(
-            kind="answer" if asked.question else "approval",
+            kind=kind,
             step_id=self.step.id if self.step else None,
-            reason=items[0].question if items else call_reason(call),
+            reason=asked.question.items[0].question if asked.question else call_reason(asked.call),
             since=since,
             deadline=asked.deadline,
+            on_silence="the agent's turn ends, and the run waits on",
+            legal=legal_now(Situation(state="waiting", waiting_for=kind, live=True)),
         )
 
     @property
@@ -100,22 +102,22 @@ class Conversation:
             return "stopping"
         if self._waiting is not None:
             return "waiting"
-        if self._interrupt is not None or self._stop_order is not None:
+        if self.state.interrupt is not None or self._stop_order is not None:
             return "stopping"
         return "waiting" if self.live.first else "running"
 
     @property
     def pending(self) -> tuple[Question | None, CallRequest | None]:
         """The question and the call that are waited for."""
-        if self._waiting is not None or self.live.first is None:
+        first = self.live.first
+        if not self.is_live or first is None:
             return self._question, self._call
-        asked = self.live.first[0]
-        return asked.question, asked.call
+        return first[0].question, first[0].call
 
     @property
     def is_live(self) -> bool:
-        """Whether what is waited for is asked by a session that works."""
-        return self._waiting is None and self.live.first is not None
+        """Whether what is waited for is asked by a session that works, and goes on working."""
+        return self._waiting is None and self.run_state == "waiting"
 
     def situation(self) -> Situation:
         """Return what decides whether a message is legal now."""
@@ -154,12 +156,12 @@ class Conversation:
     @property
     def stop_asked(self) -> bool:
         """Whether an interrupt waits to take hold."""
-        return self._interrupt is not None
+        return self.state.interrupt is not None
 
     @property
     def requested_by(self) -> str:
         """Who asked for the stop that is under way, as far as they said."""
-        asked = self._abort or self._interrupt or self._stop_order
+        asked = self._abort or self.state.interrupt or self._stop_order
         return asked.by if asked else ""
 
     @property
@@ -183,6 +185,7 @@ class Conversation:
         """Refuse a message: said in the journal, the status and the UI."""
         legal = legal_now(self.situation())
         self.state.last_refused = LastRefused(name=name, reason=reason, legal=legal)
+        self.state.messages += 1
         self.journal.add("message_refused", name=name, reason=reason[:500])
         self.show()
         return Verdict(verdict="refused", name=name, message=reason, legal=legal)
@@ -202,11 +205,9 @@ class Conversation:
     def _asked(self, asked: Asked) -> None:
         text = asked.question.items[0].question if asked.question else call_reason(asked.call)
         self.journal.add("question_asked", id=asked.id, text=text[:500], live=True)
-        given = self.live.given.get(asked.id)
-        if given is not None:
-            self._deliver({"given": given}, lambda _: None)
 
     def _heard(self, name: str, payload: Closed, verdict: Verdict, settle: Settle) -> None:
+        self.state.messages += 1
         self.journal.add("human_message", name=name, verdict=verdict.verdict, **said(payload))
         self.show()
         settle(verdict)
@@ -217,7 +218,7 @@ class Conversation:
         accepted = Verdict(verdict="accepted", name=name)
         match payload:
             case Pause():
-                if self.state.pause_reason is not None or self._waiting:
+                if self.state.pause_reason is not None or self._waiting is not None:
                     return already
                 self.state.pause_reason = payload.reason
                 return accepted.model_copy(update={"message": "takes hold at the next phase boundary"})
@@ -232,22 +233,27 @@ class Conversation:
                 return accepted
             case Resume() if self.run_state == "running":
                 self.state.pause_reason = None
+                self.say_later(payload.note)
                 return accepted.model_copy(update={"message": "the pause is withdrawn"})
             case Steer():
                 return self._take_steer(payload, settle)
             case _ if self.is_live:
                 return self._take_live(name, payload, settle)
+            case _ if self._order is not None:
+                return already.model_copy(update={"message": "this wait has its answer already"})
             case _:
-                return already if self._order is not None else self._take_order(name, payload)
+                return self._take_order(name, payload)
 
     def _take_interrupt(self, payload: Interrupt) -> Verdict:
-        if self._interrupt is not None or self.run_state == "stopping":
+        if self.run_state == "stopping" or self.stop_asked:
             return Verdict(verdict="already", name="interrupt", message="already so")
-        self._interrupt = payload
-        if self.phases.cut(only=("work", "measure")):
+        self.state.interrupt = payload
+        if self._waiting is not None:
+            message = "the run waits for a resume"
+        elif self.phases.cut(only=("work", "measure")):
             message = f"{self.phases.phase} is asked to stop; then the run waits for a resume"
         else:
-            message = f"the run waits for a resume when {self.phases.phase or 'this'} has ended"
+            message = f"the run waits for a resume when {self.phases.phase or 'its preparation'} has ended"
         return Verdict(verdict="accepted", name="interrupt", message=message)
 
     def _take_order(self, name: str, payload: Closed) -> Verdict:
@@ -276,8 +282,13 @@ class Conversation:
             return None
         return self._queue_steer(payload, "no agent works now")
 
+    def say_later(self, text: str) -> None:
+        """Keep words for the next turn of an agent."""
+        if text:
+            self.state.steers = [*self.state.steers, text][-MAX_STEERS:]
+
     def _queue_steer(self, payload: Steer, why: str) -> Verdict:
-        self.state.steers = [*self.state.steers, payload.text][-MAX_STEERS:]
+        self.say_later(payload.text)
         return Verdict(
             verdict="queued", name="steer", message=f"given to the agent with its next turn ({why})"[:500]
         )
@@ -289,27 +300,28 @@ class Conversation:
             self.phases.cut(only=("work",))
             return Verdict(verdict="accepted", name=name, message="the agent is stopped first")
         question, call = self.pending
-        word: dict[str, object] = {}
+        word: Given | CallDecision
+        delivery: dict[str, object]
         if isinstance(payload, AnswerQuestion) and question is not None:
-            given = Given(question=question, answers=checked(question, payload.answers), by=payload.by)
-            self.live.given[question.question_id] = given
-            word = {"given": given}
+            word = Given(question=question, answers=checked(question, payload.answers), by=payload.by)
+            asked_id, delivery = question.question_id, {"given": word}
         elif isinstance(payload, Approve | Reject) and call is not None:
-            decision = self.decision(call, payload)
-            self.live.decided[call.signature] = decision
-            word = {"call_id": call.call_id, "decision": decision}
+            word = self.decision(call, payload)
+            asked_id, delivery = call.call_id, {"call_id": call.call_id, "decision": word}
+        else:
+            return self.refuse(name, f"{name} answers nothing that is waited for")
 
         def told(out: DeliverOut) -> None:
             verdict = Verdict(verdict="accepted", name=name, message="the agent has it")
-            if not out.live:
+            if out.live:
+                self.live.had(word)
+            else:
                 text = f"given to the agent when it goes on ({out.detail})"[:500]
                 verdict = Verdict(verdict="queued", name=name, message=text)
             self._heard(name, payload, verdict, settle)
 
-        # It is answered: a second answer would find nothing that waits.
-        if self.live.first is not None:
-            self.live.settled(self.live.first[0].id)
-        self._deliver(word, told)
+        self.live.answered(asked_id, word)
+        self._deliver(delivery, told)
         return None
 
     def decision(self, call: CallRequest, payload: Approve | Reject) -> CallDecision:
@@ -327,7 +339,7 @@ class Conversation:
             self.state.allowed = [*others, decision][-100:]
         return decision
 
-    def _deliver(self, word: dict[str, object], told: Told) -> None:
+    def _deliver(self, word: Mapping[str, object], told: Told) -> None:
         if self.working is None or self.state.acquired is None:
             told(DeliverOut(live=False, detail="no agent works now"))
             return
@@ -341,7 +353,7 @@ class Conversation:
         self.check_ending()
         human = self.step.human if self.step else Human()
         order: Order | None = None
-        if self._interrupt is not None:
+        if self.stop_asked:
             order = await self.wait("human", self.interrupted(), human, default=True)
         elif self._stop_order is not None:
             order, self._stop_order = self._stop_order, None
@@ -351,7 +363,7 @@ class Conversation:
 
     def interrupted(self) -> str:
         """Return who interrupted the run, and why, as far as they said."""
-        asked = self._interrupt or Interrupt()
+        asked = self.state.interrupt or Interrupt()
         return f"interrupted{by(asked.by)}{because(asked.reason)}"
 
     def take_stop_order(self) -> Resume | None:
@@ -373,35 +385,42 @@ class Conversation:
         """Wait for a person. None: nobody came, and something is done by itself then.
 
         That is so after ``until``; after the deadline of a call, which is then denied; and after the deadline of a
-        wait that has a ``default``, where the step wants it. Raises Ended on abort and on any other silence.
+        wait that has a ``default``, where the step wants it. An interrupt ends the wait until a time, too. Raises
+        Ended on abort and on any other silence.
         """
         now = workflow.now()
         bounded = until or (
             now + timedelta(seconds=human.deadline) if human.on_silence != "keep_waiting" else None
         )
         by_itself = until is not None or call is not None or (default and human.on_silence == "default")
-        self._order = self._interrupt = self._stop_order = None
+        self._order = self._stop_order = self.state.interrupt = None
+        self.live.over()
         self._question, self._call = question, call
         step_id = self.step.id if self.step else None
         self._waiting = Waiting(
-            kind=kind, step_id=step_id, reason=reason, since=now, deadline=bounded, legal=[]
+            kind=kind,
+            step_id=step_id,
+            reason=reason,
+            since=now,
+            deadline=bounded,
+            on_silence=silence(kind, human, by_itself),
+            can_continue=default,
         )
-        self._waiting = self._waiting.model_copy(
-            update={"legal": legal_now(self.situation()), "on_silence": silence(kind, human, by_itself)}
-        )
-        if kind == "pause":
+        if kind in {"pause", "human"}:
+            # The run is held, and goes on when it is told to: no pause is left to take hold.
             self.state.pause_reason = None
+        self._waiting = self._waiting.model_copy(update={"legal": legal_now(self.situation())})
         self.journal.add("waiting", waiting_for=kind, reason=reason[:500], step=step_id)
         self.show()
         await self.phases.flush()
         try:
             await workflow.wait_condition(
-                lambda: self._order is not None or self.ending or self.was_reset,
+                lambda: self._order is not None or self.stop_asked or self.ending or self.was_reset,
                 timeout=max(bounded - workflow.now(), timedelta()) if bounded else None,
                 timeout_summary=WAITS[kind],
             )
         except TimeoutError:
-            if not by_itself:
+            if self._order is None and not by_itself:
                 raise Ended(
                     "needs_human", f"nobody answered the wait for {kind} in time{because(reason)}"
                 ) from None

@@ -37,8 +37,7 @@ async def execute(run: Run) -> FlowResult:
     """Drive the run to its end. Returns for the outcomes that complete; raises ApplicationError for the others."""
     error: ErrorEnvelope | None = None
     try:
-        run.check_ending()
-        outcome, summary = await _drive(run)
+        outcome, summary = await _drive_unless_ending(run)
     except Ended as end:
         outcome, summary, error = end.outcome, end.summary, end.error
     except asyncio.CancelledError:
@@ -62,6 +61,16 @@ async def execute(run: Run) -> FlowResult:
             raise
         # A cancel that comes while the run ends changes nothing any more; it comes only once.
         return await _finish(run, outcome, summary, error)
+
+
+async def _drive_unless_ending(run: Run) -> tuple[Outcome, str]:
+    """Drive the run; what was refused because the run is to end is that end. Raises Ended, Refused."""
+    try:
+        run.check_ending()
+        return await _drive(run)
+    except Refused:
+        run.check_ending()
+        raise
 
 
 async def _drive(run: Run) -> tuple[Outcome, str]:
@@ -109,11 +118,7 @@ async def _prepare(run: Run) -> None:
     first = fork.step if fork else spec.steps[0].id
     if state.acquired is None:
         run.show()
-        try:
-            state.acquired = await run.phases.acquire()
-        except Refused:
-            run.check_ending()
-            raise
+        state.acquired = await run.phases.acquire()
         state.final_tree = state.acquired.base_tree
         _go_on_from_parent(state, state.acquired)
     state.routing = begin(spec, workflow.now(), first)
@@ -122,10 +127,12 @@ async def _prepare(run: Run) -> None:
 
 
 def _go_on_from_parent(state: RunState, acquired: AcquireOut) -> None:
-    """Let a fork stand where its parent stood, and owe the gates of what was visited there."""
+    """Let a fork stand where its parent stood, and owe the gates of what was visited there. Raises Refused."""
     forked = acquired.forked
-    if forked is None:
+    if state.input.fork is None:
         return
+    if forked is None:
+        raise Refused("InternalError", "the workspace was acquired by an older worker, which knows no forks")
     state.acquired = acquired.model_copy(update={"forked": None})
     state.final_tree = forked.tree
     state.context = forked.context
@@ -162,6 +169,9 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     run.step = None
     await _chain_on(run, outcome, summary)
     outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary
+    # It stands: nothing that people say from here on could change it, so nothing is taken.
+    run.outcome = outcome
+    run.show()
     run.journal.add("run_completed", outcome=outcome, summary=summary[:500])
     released = None
     if state.acquired is not None:
@@ -172,6 +182,7 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
             outcome=outcome,
             publish=state.input.publish,
             receipts_head=state.head,
+            messages=state.messages,
             journal=run.journal.batch(),
         )
         try:
@@ -182,6 +193,14 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     elif state.resolved is not None:
         await run.phases.flush()
     await _settle(run, outcome)
+    while state.resolved is not None and run.journal.batch():
+        # What people said while the workspace was given back.
+        try:
+            await run.phases.flush()
+        except Refused as refused:
+            error = error or ErrorEnvelope(code=refused.type, message=refused.message)
+            break
+        await _settle(run, outcome)
     result = FlowResult(
         run_id=state.run_id,
         outcome=outcome,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from schemas.calls import FinalizeOut, GateRun, MeasureOut, ProposeOut, WorkOut
 from schemas.common import ChangeCounts, Usage
@@ -36,13 +35,6 @@ class Carry:
             if part is not None:
                 total = total.plus(part.usage)
         return total
-
-    def ended_at(self) -> datetime | None:
-        """Return when the last finished phase ended, by the clock of its worker; None if it did not say."""
-        for part in (self.route, self.finalize, self.measure, self.work):
-            if part is not None:
-                return part.ended_at
-        return None
 
     def elapsed_ms(self) -> int:
         """Return how long all finished phases took, in milliseconds."""

@@ -10,6 +10,7 @@ from temporalio import workflow
 from schemas.calls import MEASURE, AttemptKey, MeasureIn, MeasureOut, RecordIn
 from schemas.common import FINAL_STEP, Execution, Outcome
 from schemas.facts import StepFacts
+from schemas.handoff import PartialReason
 from schemas.run_state import MAX_RECEIPTS, GateSeen, OwedGate, ReceiptPlace
 from workflows.facts import gates_line, timeout_s
 from workflows.phases import PhaseLost
@@ -134,7 +135,6 @@ async def _measure(run: Run, gates: list[OwedGate]) -> None:
     run.step, run.visit, run.iteration = None, visit, 1
     run.journal.add("step_started", step=FINAL_STEP, visit=visit, gates=names)
     measure, started = await _attempts(run, gates, names)
-    await run.boundary()
     unchanged = measure.tree_before is not None and measure.tree_before == measure.tree_after
     facts = StepFacts(
         status=verification([one.fact for one in measure.gates], names, None, None, not unchanged),
@@ -155,6 +155,7 @@ async def _measure(run: Run, gates: list[OwedGate]) -> None:
     run.summarise(FINAL_STEP, visits=visit, attempts=run.attempt, status=facts.status, gates=line)
     run.journal.add("step_ended", step=FINAL_STEP, visit=visit, status=facts.status)
     await _record(run, gates[0], "succeeded", facts, started, measure)
+    await run.boundary()
 
 
 async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[MeasureOut, datetime]:
@@ -162,6 +163,7 @@ async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[
     state = run.state
     losses, attempt = 0, 0
     while losses < MAX_FINAL_LOSSES and state.acquired is not None:
+        await run.boundary()
         attempt += 1
         run.attempt = attempt
         started = workflow.now()
@@ -179,20 +181,26 @@ async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[
         try:
             out = await run.phases.pinned(MEASURE, call, "measure", limit_s, summary="final measurement")
         except PhaseLost as lost:
-            run.check_ending()
             losses += 1
-            state.acquired = await run.phases.recover(_key(run, gates[0]), "measure", lost.failure, losses)
-            if state.acquired.finished_measure is not None:
-                return state.acquired.finished_measure, started
-            facts = StepFacts(status="PARTIAL", stop_reason="crash")
-            await _record(run, gates[0], "failed", facts, started, None)
+            found = None
+            try:
+                run.check_ending()
+                found = await run.phases.recover(_key(run, gates[0]), "measure", lost.failure, losses)
+            finally:
+                if found is None or found.finished_measure is None:
+                    await _record(run, gates[0], "failed", _stopped("crash"), started, None, "crash")
+            state.acquired = found
+            if found.finished_measure is not None:
+                return found.finished_measure, started
         else:
             if out.stopped is None:
                 return out, started
-            facts = StepFacts(status="PARTIAL", stop_reason=out.stopped)
-            await _record(run, gates[0], "interrupted", facts, started, None)
-            await run.boundary()
+            await _record(run, gates[0], "interrupted", _stopped(out.stopped), started, None, out.stopped)
     raise Ended("unverified", "the final measurement was lost again and again")
+
+
+def _stopped(reason: PartialReason) -> StepFacts:
+    return StepFacts(status="PARTIAL", stop_reason=reason)
 
 
 async def _record(
@@ -202,6 +210,7 @@ async def _record(
     facts: StepFacts,
     started: datetime,
     measure: MeasureOut | None,
+    stop: PartialReason | None = None,
 ) -> None:
     state = run.state
     if state.acquired is None:
@@ -215,6 +224,8 @@ async def _record(
         execution_status=execution,
         facts=facts,
         measure_attempt=run.attempt if measure else None,
+        stop=stop,
+        requested_by=run.requested_by if stop else "",
         started_at=started,
         completed_at=workflow.now(),
         previous_sha256=state.head,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from temporalio import workflow
 
-from schemas.calls import AttemptKey, DeliverIn, DeliverOut
+from schemas.calls import AttemptKey, DeliverIn, DeliverOut, WorkOut
 from schemas.questions import CallDecision, Given
 from schemas.run_state import Asked
 from workflows.phases import Phases
@@ -20,7 +20,7 @@ class Live:
     """Questions and calls that wait while the agent works, and deliveries to its session, one after another.
 
     What was answered too late for the session is kept for the next one: ``given`` by question, ``decided`` by the
-    signature of the call.
+    signature of the call. What it has had is not: it would count twice.
     """
 
     def __init__(self, phases: Phases) -> None:
@@ -60,6 +60,36 @@ class Live:
     def over(self) -> None:
         """Forget all that was asked: the session works no more."""
         self._asked.clear()
+
+    def parked(self, key: AttemptKey, out: WorkOut) -> None:
+        """Keep what a work phase ended with as asked, until the run waits for it: it can be answered at once."""
+        question, call = out.question, out.call
+        if question is not None and question.question_id not in self.given:
+            self.add(Asked(id=question.question_id, key=key, question=question))
+        elif call is not None and call.signature not in self.decided:
+            self.add(Asked(id=call.call_id, key=key, call=call))
+
+    def answered(self, asked_id: str, word: Given | CallDecision) -> None:
+        """Keep what a person says until the session has it; a second answer finds nothing that waits."""
+        self.settled(asked_id)
+        if isinstance(word, Given):
+            self.given[word.question.question_id] = word
+        else:
+            self.decided[word.signature] = word
+
+    def had(self, word: Given | CallDecision) -> None:
+        """Forget an answer or a decision: the session has it."""
+        if isinstance(word, Given):
+            self.given.pop(word.question.question_id, None)
+        else:
+            self.decided.pop(word.signature, None)
+
+    def too_late(self) -> tuple[Given | None, list[CallDecision]]:
+        """Return, once, what no session has had: the newest answer, and every decision."""
+        given, decided = list(self.given.values()), list(self.decided.values())
+        self.given.clear()
+        self.decided.clear()
+        return given[-1] if given else None, decided
 
     def deliver(self, call: DeliverIn, told: Told) -> None:
         """Hand something to the session; ``told`` hears whether it took it."""

@@ -10,7 +10,10 @@ from schemas.facts import StepFacts
 from schemas.routing import RoutingOutcome, RoutingState
 
 DECISION = "routing decision"
-"""Message of the record that carries a decision with its inputs (``step``, ``visit``, ``loops``, ``facts``, ``outcome``)."""
+"""Message of the record that carries a decision with its inputs (``step``, ``visit``, ``loops``, ``facts``, ``outcome``).
+
+Beside it stands ``decided_at``, the time of the state it was made from.
+"""
 
 logger = workflow.LoggerAdapter(logging.getLogger("stepwise.workflows"), None)
 
@@ -30,4 +33,5 @@ def log_decision(
         "facts": facts.model_dump(mode="json", exclude_defaults=True),
         "outcome": outcome.model_dump(mode="json", exclude_defaults=True),
     }
-    logger.debug(DECISION, extra={"decision": decision})
+    decided_at = state.now if state else workflow.now()
+    logger.debug(DECISION, extra={"decision": decision, "decided_at": decided_at})

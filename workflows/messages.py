@@ -83,10 +83,10 @@ class Situation:
     """
 
     state: State
-    waiting_for: WaitFor | None
-    pause_requested: bool
-    steps: Sequence[str]
-    transports: Sequence[str]
+    waiting_for: WaitFor | None = None
+    pause_requested: bool = False
+    steps: Sequence[str] = ()
+    transports: Sequence[str] = ()
     step: str | None = None
     live: bool = False
     question: Question | None = None
@@ -158,16 +158,20 @@ def legal_now(now: Situation) -> list[str]:
         names |= {"resume", *(_ANSWERS.get(now.waiting_for, ()) if now.waiting_for else ())}
         if now.live:
             names |= {"interrupt", "steer"}
+        elif now.waiting_for == "rate_limit":
+            # It would go on by itself.
+            names |= {"interrupt"}
     return [name for name in MESSAGES if name in names]
 
 
 def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     """Return why the message is refused now, or None where it is legal."""
-    if name == "pause" and (now.pause_requested or now.waiting_for == "pause") and now.state != "stopping":
+    held = now.pause_requested or now.waiting_for == "pause"
+    if name == "pause" and held and now.state in {"running", "waiting"}:
         return None
     legal = legal_now(now)
     if name not in legal:
-        where = f"waiting for {now.waiting_for}" if now.waiting_for else now.state
+        where = f"waiting for {now.waiting_for}" if now.state == "waiting" else now.state
         return f"{name} is not legal while the run is {where}; legal now: {', '.join(legal) or 'nothing'}"
     match payload:
         case Resume():
@@ -188,8 +192,14 @@ def _refuse_resume(payload: Resume, now: Situation) -> str | None:
             return f"no step {payload.step!r}; steps: {', '.join(now.steps)}"
     elif payload.step is not None:
         return "'step' belongs to action goto; leave it out or set action to goto"
-    if payload.transport is not None and payload.transport not in now.transports:
-        return f"transport {payload.transport!r} is not offered; offered: {', '.join(now.transports)}"
+    if payload.transport is not None:
+        if payload.action not in {"continue", "retry"}:
+            return "'transport' belongs to the actions continue and retry; leave it out"
+        if payload.transport not in now.transports:
+            return f"transport {payload.transport!r} is not offered; offered: {', '.join(now.transports)}"
+    withdraws = payload.action in {"continue", "abort"} and payload.transport is None
+    if now.state == "running" and not withdraws:
+        return "the run is not held yet: all that resume can do now is withdraw the pause, or abort"
     if payload.action == "continue" and now.waiting_for in ("approval", "answer", "budget"):
         return f"a run waiting for {now.waiting_for} cannot simply continue; use {_instead(now)}"
     if now.step is None and payload.action in ("retry", "skip", "goto"):

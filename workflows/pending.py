@@ -60,7 +60,7 @@ def answers(state: RunState, waiting: Waiting, now: Situation) -> list[LegalAnsw
             found = [("resume", "go on from what is there", None)]
     if now.step is not None:
         retry = ("resume", "start the step again", {"action": "retry"})
-        if waiting.kind == "human" and not _can_go_on(state, now):
+        if waiting.kind == "human" and not waiting.can_continue:
             found = [retry, ("resume", "accept it as it is, go to the next step", {"action": "skip"})]
         else:
             found += [retry, ("resume", "leave the step out", {"action": "skip"})]
@@ -127,10 +127,6 @@ def asked_lines(question: Question | None, call: CallRequest | None) -> list[str
         why = f": {call.reason}" if call.reason else ""
         return [f"`{call.tool_name}` `{call.input[:300].replace('`', chr(39))}`{why}"]
     return []
-
-
-def _can_go_on(state: RunState, now: Situation) -> bool:
-    return state.partial is not None and state.partial.step_id == now.step
 
 
 def _numbered(question: Question | None) -> dict[str, Any]:

@@ -48,6 +48,8 @@ SLOT_WAIT = timedelta(hours=24)
 WRITING = timedelta(seconds=30)
 DELIVERING = timedelta(seconds=10)
 MAX_BACKOFF_S = 60
+CUT = "cancelled"
+"""How an activity failed that was told to end."""
 ONCE = RetryPolicy(maximum_attempts=1)
 SOME = RetryPolicy(maximum_attempts=5, non_retryable_error_types=["PayloadsTooLarge"])
 ALWAYS = RetryPolicy(
@@ -81,7 +83,7 @@ def failure_of(error: ActivityError) -> str:
     if isinstance(cause, ActivityTimeout):
         return f"time-out ({cause.type.name.lower() if cause.type else 'unknown'})"
     if isinstance(cause, CancelledError):
-        return "cancelled"
+        return CUT
     if isinstance(cause, ApplicationError):
         return f"{cause.type or 'error'}: {cause.message}"[:500]
     return str(cause or error)[:500]
@@ -153,6 +155,8 @@ class Phases:
             try:
                 return await self.acquire(lost, queue=old.control_queue)
             except PhaseLost as gone:
+                if gone.failure == CUT:
+                    raise Refused("failed", "the recovery was cut") from gone
                 logger.warning("the old worker did not answer: %s", gone.failure)
         return await self.acquire(lost)
 
@@ -328,7 +332,7 @@ class Phases:
             try:
                 return await asyncio.shield(handle)
             except asyncio.CancelledError:
-                if handle.done() or workflow.cancellation_reason() is None:
+                if handle.cancelled() or workflow.cancellation_reason() is None:
                     raise
             except ActivityError as error:
                 kind = error.cause.type if isinstance(error.cause, ApplicationError) else None
@@ -337,7 +341,13 @@ class Phases:
     async def _await(self, handle: workflow.ActivityHandle[Out], *, cuttable: bool) -> Out:
         self._running, self._cuttable = handle, cuttable
         try:
-            return await handle
+            try:
+                return await handle
+            except asyncio.CancelledError:
+                if not handle.done() or workflow.cancellation_reason() is None:
+                    raise
+                # It came together with the cancellation: what it did is known, and must be.
+                return await handle
         except ActivityError as error:
             raise PhaseLost(failure_of(error)) from error
         finally:

@@ -35,7 +35,7 @@ class _ContextFree(WorkflowInstance):
         """Handle an activation in the sandbox."""
         return self._inner.activate(act)
 
-    def get_serialization_context(self, command_info: Any) -> None:  # noqa: ARG002 - the base class's
+    def get_serialization_context(self, command_info: Any) -> None:
         """Return no context."""
 
     def get_external_store_context(self, command_info: Any) -> StorageDriverStoreContext:  # noqa: ARG002

@@ -98,7 +98,8 @@ def details(
         return "\n".join(lines)
     asked = asked_lines(situation.question, situation.call)
     lines += ["", *asked, "", "What you can type:", "```"]
-    lines += [f"{one.command}   # {one.help}" for one in answers(state, waiting, situation)]
+    for one in answers(state, waiting, situation):
+        lines += [f"# {one.help}", one.command]
     return "\n".join([*lines, "```"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ from opentelemetry import trace
 from temporalio import workflow
 
 from schemas.calls import PhaseIn, WorkOut
-from schemas.common import ChangeCounts, Durable, Execution, Usage
+from schemas.common import Durable, Execution, Usage
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
 from schemas.messages import Approve, ExtendBudget, Reject, Resume
@@ -18,7 +19,9 @@ from schemas.routing import Directive, RoutingOutcome
 from schemas.run_state import PartialView, WaitFor
 from workflows.answers import default_answers
 from workflows.attempt import AttemptOver, Attempts
+from workflows.conversation import Order
 from workflows.facts import Carry, compose, gates_line, stopped
+from workflows.phases import Refused
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
 from workflows.words import call_reason
@@ -78,6 +81,11 @@ class Visit:
             await self._at.phases()
         except AttemptOver as over:
             outcome = await self._stopped(over, started)
+        except (Ended, Refused, asyncio.CancelledError):
+            # The run ends in its midst: what it did has its record too.
+            if self._at.has_begun and not self._run.was_reset:
+                await self._record_stop(AttemptOver(ended="interrupted", work=self._at.carry.work), started)
+            raise
         else:
             outcome = await self._finished(started)
         return outcome
@@ -92,7 +100,7 @@ class Visit:
         for part in (carry.finalize, carry.route):
             state.usage = state.usage.plus(part.usage if part else Usage())
         # Decided as of the end of the last phase: what is recorded now must be the same if it is recorded again.
-        ended = carry.ended_at() or workflow.now()
+        ended = self._at.ended or workflow.now()
         state.routing = observe(run.routing, step, facts, ended)
         signal = carry.route.signal if carry.route else None
         outcome = decide(step, state.routing, facts, signal)
@@ -105,10 +113,10 @@ class Visit:
         )
         await self._at.record("succeeded", facts, started, ended, outcome)
         order = await run.boundary()
+        if order is not None and order.action != "continue":
+            return await self._ordered(order, facts)
         if order is not None:
             self._at.take_note(order)
-            if order.action != "continue":
-                return await self._ordered(order, facts)
         if step.approval == "after":
             answer = await self._approved_after()
             if answer is not None:
@@ -119,6 +127,14 @@ class Visit:
 
     async def _stopped(self, over: AttemptOver, started: datetime) -> RoutingOutcome | None:
         """Record the attempt as stopped, then do what its end calls for."""
+        facts = await self._record_stop(over, started)
+        self._run.check_ending()
+        self._keep_partial(over)
+        if over.order is not None:
+            return await self._ordered(over.order, facts)
+        return await self._go_on_from(over, facts)
+
+    async def _record_stop(self, over: AttemptOver, started: datetime) -> StepFacts:
         run, step = self._run, self._step
         facts = stopped(over.work, self._at.carry)
         run.journal.add(
@@ -134,7 +150,7 @@ class Visit:
         run.summarise(step.id, status=facts.status)
         state = run.state
         if over.ended == "crash" and over.work is not None and self._at.carry.work is None:
-            self._at.spent(over.work)
+            self._at.spending.spent(over.work)
         state.final_tree = facts.tree or state.final_tree
         await self._at.record(
             EXECUTION.get(over.ended, "interrupted"),
@@ -142,50 +158,51 @@ class Visit:
             started,
             workflow.now(),
             None,
-            work=over.work if self._at.carry.work is None else None,
+            over,
         )
-        run.check_ending()
-        self._keep_partial(over)
-        if over.order is not None:
-            return await self._ordered(over.order, facts)
-        if self._at.carry.work is None:
-            self._at.partial = over.partial or self._at.partial
-            self._at.session = over.work.session if over.work else self._at.session
-        return await self._go_on_from(over, facts)
+        return facts
 
     def _keep_partial(self, over: AttemptOver) -> None:
-        """Let the query show what the attempt left."""
+        """Go on from what the attempt left, and let the query show it.
+
+        Where its agent was not there yet, or all that it did is lost with its disk, what is there to go on from is
+        what an earlier attempt left, if any did; a step that was begun anew is then begun anew once more.
+        """
         run, work = self._run, over.work
-        if over.partial is None:
+        if self._at.carry.work is not None or over.partial is None or work is None or work.session is None:
             return
+        self._at.partial, self._at.session = over.partial, work.session
         run.state.partial = PartialView(
             ref=over.partial,
             step_id=self._step.id,
             visit=self._visit,
             attempt=self._at.number,
             ended=over.ended,
-            reason=(work.reason or "") if work else "",
-            stop_method=work.stop_method if work else None,
+            reason=work.reason or "",
+            stop_method=work.stop_method,
             requested_by=run.requested_by,
-            session=work.session if work else None,
-            savepoint=work.savepoint if work else None,
-            changes=work.changes if work else ChangeCounts(),
-            question=work.question if work else None,
-            call=work.call if work else None,
+            session=work.session,
+            savepoint=work.savepoint,
+            changes=work.changes,
+            question=work.question,
+            call=work.call,
         )
 
     async def _go_on_from(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
         """Do what the end of a stopped attempt calls for: None for another one, else a decision that leaves."""
         run, step, work = self._run, self._step, over.work
         error = work.error if work else None
+        if over.ended in {"worker_shutdown", "server_lost", "activity_reset"}:
+            run.state.acquired = await run.phases.recover(self._at.key(), "work", over.ended, 1)
+        ordered = run.take_stop_order()
+        if ordered is not None:
+            return await self._ordered(ordered, facts)
         match over.ended:
             case "crash":
                 if self._at.losses <= step.retries.infrastructure:
                     return None
                 return await self._ask("human", f"the worker was lost {self._at.losses} times", facts)
             case "worker_shutdown" | "server_lost" | "activity_reset":
-                found = await run.phases.recover(self._at.key(), "work", over.ended, 1)
-                run.state.acquired = found
                 return None
             case "agent_failed" | "timeout":
                 if error is not None and not error.retryable:
@@ -202,12 +219,7 @@ class Visit:
             case "approval" if work is not None and work.call is not None:
                 return await self._call(work.call, facts)
             case "budget":
-                reason = over.reason or self._at.budget_reason()
-                order = await run.wait("budget", reason, step.human)
-                if isinstance(order, ExtendBudget):
-                    self._at.extend(order)
-                    return None
-                return await self._ordered(order, facts)
+                return await self._budget(over.reason or self._at.spending.reason, facts)
             case "activity_paused":
                 return await self._ask("pause", "the activity was paused", facts)
             case _:
@@ -217,20 +229,31 @@ class Visit:
 
     async def _interrupted(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
         run = self._run
-        ordered = run.take_stop_order()
-        if ordered is not None:
-            return await self._ordered(ordered, facts)
         reason = over.reason or f"the attempt ended: {over.ended}"
         return await self._ask("human", run.interrupted() if run.stop_asked else reason, facts)
 
+    async def _budget(self, reason: str, facts: StepFacts) -> RoutingOutcome | None:
+        """Wait until there is budget to go on with, however often a person allows too little."""
+        while True:
+            order = await self._run.wait("budget", reason, self._step.human)
+            if not isinstance(order, ExtendBudget):
+                return await self._ordered(order, facts)
+            self._at.spending.extend(order)
+            if not self._at.spending.is_used_up:
+                return None
+            reason = f"that is not enough: {self._at.spending.reason}"
+
     async def _limited(self, work: WorkOut | None, facts: StepFacts) -> RoutingOutcome | None:
-        """Wait until the provider's limit is over; with an interrupt under way, for a person."""
+        """Wait until the provider's limit is over; where somebody interrupts, for a person."""
         run = self._run
-        if run.stop_asked:
-            return await self._ask("human", run.interrupted(), facts)
-        until = work.retry_at if work and work.retry_at else workflow.now() + timedelta(minutes=1)
-        order = await run.wait("rate_limit", "the provider refuses until then", self._step.human, until=until)
-        return None if order is None else await self._ordered(order, facts)
+        if not run.stop_asked:
+            until = work.retry_at if work and work.retry_at else workflow.now() + timedelta(minutes=1)
+            order = await run.wait(
+                "rate_limit", "the provider refuses until then", self._step.human, until=until, default=True
+            )
+            if order is not None:
+                return await self._ordered(order, facts)
+        return await self._ask("human", run.interrupted(), facts) if run.stop_asked else None
 
     async def _question(self, question: Question, facts: StepFacts) -> RoutingOutcome | None:
         """Give the next attempt the answer to a question: an early one, a human's, the default."""
@@ -260,12 +283,12 @@ class Visit:
                 return await self._ordered(order, facts)
             silence = Reject(reason="nobody decided in time", by="deadline")
             decision = run.decision(call, order or silence)
-        self._at.decisions = [decision]
+        self._at.decisions = [*self._at.decisions, decision]
         return None
 
     async def _ask(self, kind: WaitFor, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait for a person; silence may go on by itself where there is something to go on from."""
-        default = kind == "pause" or self._at.partial is not None
+        default = kind == "pause" or self._at.unfinished
         order = await self._run.wait(kind, reason, self._step.human, default=default)
         return await self._ordered(order or Resume(), facts)
 
@@ -275,12 +298,10 @@ class Visit:
             return await self._ask("human", "this does not answer the wait; use resume", facts)
         self._at.take_note(order)
         if order.action == "continue":
-            if self._at.carry.finalize is not None:
+            if self._at.complete:
                 self._at.carry = Carry()
             return None
-        action = order.action
-        directive = Directive(action=action, step=order.step, reason=order.note[:300], by=order.by)
-        return await self._directed(directive, facts)
+        return await self._directed(_directive(order), facts)
 
     async def _directed(self, directive: Directive, facts: StepFacts) -> RoutingOutcome | None:
         run, step = self._run, self._step
@@ -291,7 +312,7 @@ class Visit:
         if outcome.decision == "loop" and outcome.next_step_id == step.id:
             self._at.carry = Carry()
             self._at.partial = self._at.session = None
-            self._at.used, self._at.seconds = Usage(), 0.0
+            self._at.spending.begin_anew()
             return None
         return outcome
 
@@ -300,19 +321,25 @@ class Visit:
         if run.state.input.approval == "auto":
             run.journal.add("human_message", name="approve", by="auto", step=step.id)
             return None
-        order = await run.wait("approval", f"may {step.id} start?", step.human)
+        order: Order | None = await run.boundary()
+        if isinstance(order, Resume) and order.action in {"continue", "retry"}:
+            self._at.take_note(order)
+            order = None
+        if order is None:
+            order = await run.wait("approval", f"may {step.id} start?", step.human)
         if isinstance(order, Reject):
             order = await run.wait("human", order.reason or f"{step.id} was rejected", step.human)
-        if not isinstance(order, Resume):
-            return None
-        self._at.take_note(order)
-        if order.action in {"continue", "retry"}:
-            return None
-        directive = Directive(action=order.action, step=order.step, reason=order.note[:300], by=order.by)
         facts = StepFacts(status="UNVERIFIED")
-        outcome = decide(step, run.routing, facts, None, directive)
-        run.decided(step.id, facts, outcome)
-        return outcome
+        while isinstance(order, Resume):
+            self._at.take_note(order)
+            if order.action in {"continue", "retry"}:
+                break
+            outcome = decide(step, run.routing, facts, None, _directive(order))
+            run.decided(step.id, facts, outcome)
+            if outcome.decision != "escalate":
+                return outcome
+            order = await run.wait("human", outcome.explanation or outcome.reason, step.human)
+        return None
 
     async def _approved_after(self) -> Reject | Resume | None:
         run, step = self._run, self._step
@@ -332,3 +359,7 @@ class Visit:
         return await self._directed(
             Directive(action="reject", reason=answer.reason[:300], by=answer.by), facts
         )
+
+
+def _directive(order: Resume) -> Directive:
+    return Directive(action=order.action, step=order.step, reason=order.note[:300], by=order.by)

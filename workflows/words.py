@@ -8,13 +8,18 @@ from schemas.messages import Approve, ExtendBudget, Reject, Resume
 from schemas.questions import CallRequest, Given
 from schemas.run_state import WaitFor
 
+MAX_SAID_CHARS = 100_000
+"""What people may have said to an agent, in all, before its next turn."""
+
 
 def silence(kind: WaitFor, human: Human, by_itself: bool) -> str:
     """Return what happens when nobody comes, in words."""
     if kind == "rate_limit":
         return "it goes on by itself"
+    if human.on_silence == "keep_waiting":
+        return "it waits for ever"
     if not by_itself:
-        return "it waits for ever" if human.on_silence == "keep_waiting" else "the run ends as needs_human"
+        return "the run ends as needs_human"
     return {
         "approval": "the call is denied",
         "answer": "the default answers are given",
@@ -26,12 +31,18 @@ def call_reason(call: CallRequest | None) -> str:
     if call is None:
         return ""
     why = f" ({call.reason})" if call.reason else ""
-    return f"may the agent call {call.tool_name} {call.input[:200]}?{why}"
+    what = f"{call.tool_name} {call.input[:200]}".strip()
+    return f"may the agent call {what}?{why}"
 
 
 def by(name: str) -> str:
     """Return who did something, if they said."""
     return f" by {name}" if name else ""
+
+
+def together(*texts: str | None) -> str | None:
+    """Return what people said to an agent as one text, None for nothing; only too much loses its beginning."""
+    return "\n\n".join(text for text in texts if text)[-MAX_SAID_CHARS:] or None
 
 
 def because(reason: str) -> str:

@@ -180,6 +180,7 @@ async def test_a_reset_is_refused_with_the_way_out(
     error = await failure(desk, name)
     assert error.type == "ResetNotSupported"
     assert "a run cannot be reset" in error.message
+    assert f"stepwise fork {status['run_id']} --from STEP" in error.message
     assert "WORKFLOW_TASK_FAILED" not in (await event_types(desk, name))[-4:]
     assert desk.receipts(status["run_id"]) == before
     (tmp_path / "go").touch()

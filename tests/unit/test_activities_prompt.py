@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from activities.prompt import (
     DISCIPLINE,
     MAX_GATE_CHARS,
@@ -14,7 +16,7 @@ from activities.prompt import (
     compose,
 )
 from schemas.handoff import HandoffEnvelope, PartialHandoff, Savepoint
-from schemas.questions import Question, QuestionItem
+from schemas.questions import CallDecision, CallRequest, Given, Question, QuestionItem
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 PLACE = {"run_id": "r", "flow_key": "f", "step_id": "s", "visit": 1, "attempt": 1}
@@ -150,3 +152,55 @@ def test_a_resumed_session_is_told_only_what_is_new() -> None:
     assert "the task" not in text
     assert "summary 1" not in text
     assert DISCIPLINE not in text
+
+
+WHICH = Question(
+    question_id="q",
+    items=[QuestionItem(question="Which one?", options=["a", "b"]), QuestionItem(question="Why?")],
+)
+CALL = CallRequest(call_id="c", signature="s", tool_name="stub.run", input='["rm", "x"]')
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_what_was_asked_and_answered_is_never_cut(*, resumed: bool) -> None:
+    answer = "because " * 1_000
+    parts = PromptParts(
+        objective="o",
+        task="t",
+        partial=PARTIAL,
+        given=Given(question=WHICH, answers={"Which one?": ["a", "b"], "Why?": answer}),
+        envelopes=[envelope(1)],
+        max_chars=1_000,
+    )
+
+    text = compose(parts, resumed=resumed).text
+
+    asked = text.index("# What you asked, and the answer")
+    assert text.index("# Where you were stopped") < asked
+    assert "Question: Which one?\nAnswer: a, b\nQuestion: Why?\n" in text
+    assert answer.strip() in text[asked:]
+
+
+@pytest.mark.parametrize(
+    ("decision", "answer"),
+    [
+        (CallDecision(signature="s", allow=True), "Answer: yes, make the call\n"),
+        (
+            CallDecision(signature="s", allow=False, reason="keep it"),
+            "Answer: no, do without it (keep it)\n",
+        ),
+    ],
+)
+def test_a_call_that_was_asked_about_is_named_with_what_was_decided(
+    decision: CallDecision, answer: str
+) -> None:
+    partial = PARTIAL.model_copy(update={"reason": "approval", "open_call": CALL})
+
+    undecided = compose(PromptParts(objective="o", task="t", partial=partial), resumed=True).text
+    decided = compose(
+        PromptParts(objective="o", task="t", partial=partial, decision=decision), resumed=True
+    ).text
+
+    assert 'You had wanted to call stub.run ["rm", "x"]' in undecided
+    assert "and the answer" not in undecided
+    assert f'May you call stub.run ["rm", "x"]?\n{answer}' in decided

@@ -64,6 +64,42 @@ async def test_the_first_reason_to_stop_stands() -> None:
     assert await stop.wait() == "server_lost"
 
 
+async def test_a_phase_that_was_told_to_stop_hears_that_its_worker_is_to_end_too() -> None:
+    running, begun, drained = Running(), asyncio.Event(), asyncio.Event()
+    environment = ActivityEnvironment()
+
+    async def body(stop: Stop) -> str:
+        begun.set()
+        await stop.wait()
+        environment.worker_shutdown()
+        await stop.draining()
+        drained.set()
+        return await stop.wait()
+
+    async def phase() -> str:
+        return await running.phase("one", body)
+
+    task = asyncio.ensure_future(environment.run(phase))
+    await begun.wait()
+    environment.cancel(ActivityCancellationDetails(cancel_requested=True))
+
+    assert await task == "interrupt"
+    assert drained.is_set()
+
+
+async def test_a_shutdown_that_comes_as_the_second_reason_leaves_less_time() -> None:
+    stop = Stop()
+    stop.request("interrupt")
+    hurried = asyncio.ensure_future(stop.draining())
+    await asyncio.sleep(0)
+    assert not hurried.done()
+    stop.request("worker_shutdown")
+
+    await hurried
+
+    assert stop.reason == "interrupt"
+
+
 async def test_stopping_a_run_waits_for_its_phases_and_says_if_one_does_not_end() -> None:
     running, go = Running(), asyncio.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ from temporalio import activity
 from temporalio.testing import ActivityEnvironment
 
 from activities import sessions as module
+from activities.asking import Desk, teller
 from activities.sessions import HeldSession, SessionRegistry
 from schemas.calls import AttemptKey
 from schemas.common import SessionMode
 from schemas.events import TextEvent, TransportEvent
+from store.blobs import open_blobs
+from store.evidence import Evidence
+from store.redaction import Redactor
 from transports.port import (
     Availability,
     Emit,
@@ -35,8 +40,9 @@ class FakeSession:
     mode: SessionMode = "cold"
     resumable = True
 
-    def __init__(self, *, obeys: bool = True) -> None:
+    def __init__(self, *, obeys: bool = True, closes: bool = True) -> None:
         self.obeys = obeys
+        self.closes = closes
         self.closed = asyncio.Event()
         self.ending = asyncio.Event()
         self.in_activity: bool | None = None
@@ -63,6 +69,10 @@ class FakeSession:
 
     async def aclose(self) -> None:
         self.closed.set()
+        while not self.closes:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.ending.wait()
+                self.closes = True
 
 
 class FakeTransport:
@@ -72,9 +82,12 @@ class FakeTransport:
     capabilities = TransportCapabilities()
     reports_cost = True
 
-    def __init__(self, session: FakeSession, opening: asyncio.Event | None = None) -> None:
+    def __init__(
+        self, session: FakeSession, opening: asyncio.Event | None = None, *, heeds: bool = True
+    ) -> None:
         self._session = session
         self._opening = opening
+        self._heeds = heeds
 
     def is_available(self) -> Availability:
         return Availability(ok=True)
@@ -85,8 +98,9 @@ class FakeTransport:
             try:
                 await self._opening.wait()
             except asyncio.CancelledError:
-                # A transport may well get its session in the moment it is cancelled.
-                return self._session
+                # A transport may well get its session in the moment it is cancelled, or long after.
+                if not self._heeds:
+                    await self._opening.wait()
         return self._session
 
 
@@ -226,6 +240,52 @@ async def test_a_session_that_opens_in_the_moment_it_is_cancelled_is_closed() ->
 
     assert session.closed.is_set()
     assert not registry.holds("r")
+
+
+async def test_a_session_that_opens_long_after_it_was_cancelled_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_CLOSE_LIMIT_S", 0.01)
+    registry, session, late = SessionRegistry(park_s=60), FakeSession(), asyncio.Event()
+    transport = FakeTransport(session, late, heeds=False)
+    task = asyncio.ensure_future(registry.open(key(), transport, SPEC, drop))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not session.closed.is_set()
+
+    late.set()
+
+    await session.closed.wait()
+    assert not registry.holds("r")
+
+
+async def test_a_session_that_does_not_close_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CLOSE_LIMIT_S", 0.01)
+    registry, session = SessionRegistry(park_s=60), FakeSession(closes=False)
+    held = await opened(registry, session)
+
+    await registry.close(held)
+
+    assert session.closed.is_set()
+    assert not registry.holds("r")
+    session.ending.set()
+
+
+async def test_a_desk_is_found_while_its_attempt_is_attended_and_is_closed_after_it(tmp_path: Path) -> None:
+    registry = SessionRegistry(park_s=60)
+    blobs = open_blobs(f"file://{tmp_path}", fsync=False, shared=True, temporal_is_loopback=True)
+    desk = Desk(key(), teller(None, "wf"), Evidence(blobs, Redactor()), hold_s=60)
+
+    with registry.attending(desk):
+        assert registry.desk(key()) is desk
+        assert registry.desk(key(2)) is None
+        assert registry.held(key()) is None
+
+    assert registry.desk(key()) is None
+    assert desk.is_over
 
 
 async def test_closing_all_ends_turns_that_still_run() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli import start as command
+from cli import starting
 from cli.main import run
 from schemas.run import MAX_SPEC_BYTES, FlowInput
 from system.settings import Loaded
@@ -73,7 +74,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[_Sent]:
         calls.append(_Sent(checked, workflow_id, flow))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_start", hold)
+    monkeypatch.setattr(command, "send", hold)
     return calls
 
 
@@ -229,9 +230,9 @@ def test_without_a_server_it_says_where_it_looked(
 def test_summary_and_details_are_bounded() -> None:
     checked = FlowInput(flow="fix", task="line one\n" * 2_000, repo="r")
 
-    summary, details = command._summary("fix", checked), command._details("fix", checked)
+    summary, details = starting._summary("fix", checked), starting._details("fix", checked)
 
     assert "\n" not in summary
-    assert len(summary) < command.MAX_SUMMARY + 20
-    assert len(details) < command.MAX_DETAILS + 200
+    assert len(summary) < starting.MAX_SUMMARY + 20
+    assert len(details) < starting.MAX_DETAILS + 200
     assert json.dumps(details)

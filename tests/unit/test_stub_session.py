@@ -3,114 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
+from stub_kit import EDIT, PYTHON, Script, Stage, code_of, staged
 
-from schemas.events import TransportEvent
 from schemas.flow import FlowSpec
 from schemas.handoff import HandoffDraft
-from schemas.questions import Answer, Question
 from schemas.routing import RoutingSignal
-from schemas.tools import NormalizedToolCall
 from system import processes
-from transports.port import Park, SessionSpec, TransportError, WorkOutcome, WorkRequest
-from transports.stub import StubTransport
+from transports.port import TransportError, WorkOutcome, WorkRequest
 from transports.stub_progress import session_id_of
-from transports.stub_session import StubSession
 
 ROOT = Path(__file__).parents[2]
-PYTHON = [sys.executable, "-I", "-S", "-c"]
-EDIT = {"do": "edit", "path": "a.txt", "content": "one\n"}
-Script = dict[str, Any]
-
-
-class Stage:
-    """A workspace, a script, and what was heard of the sessions that play it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.workspace = folder / "workspace"
-        self.workspace.mkdir()
-        self.events: list[TransportEvent] = []
-        self._news = asyncio.Event()
-        self.transport = StubTransport()
-        self.sessions: list[StubSession] = []
-
-    def emit(self, event: TransportEvent) -> None:
-        self.events.append(event)
-        self._news.set()
-
-    async def heard(self, kind: str) -> None:
-        while all(event.kind != kind for event in self.events):
-            self._news.clear()
-            await self._news.wait()
-
-    def spec(
-        self, *turns: Script, resumed: Script | None = None, attempt: int = 1, **more: Any
-    ) -> SessionSpec:
-        step: Script = {"turns": list(turns)} | ({"resumed": resumed} if resumed else {})
-        scenario = self.folder / "scenario.json"
-        scenario.write_text(json.dumps({"version": 1, "steps": {"build": step} if turns else {}}))
-        spec = SessionSpec(
-            run_id="run-1",
-            place={"step": "build", "visit": 1, "attempt": attempt, "iteration": 1},
-            workspace=self.workspace,
-            private=self.folder / "private" / f"attempt-{attempt}",
-            environment={processes.RUN_VARIABLE: self.folder.name, "COLOUR": "blue"},
-            persona="",
-            model=None,
-            read_only=False,
-            command_timeout_s=60,
-            no_output_s=600,
-            scenario=str(scenario),
-        )
-        return replace(spec, **more)
-
-    async def open(self, spec: SessionSpec) -> StubSession:
-        session = await self.transport.open_session(spec, self.emit)
-        self.sessions.append(session)
-        return session
-
-    async def play(self, *actions: Script, **more: Any) -> WorkOutcome:
-        session = await self.open(self.spec({"work": list(actions)}, **more))
-        return await session.work(WorkRequest("go"), self.emit)
-
-    def signal_file(self) -> Path:
-        """Return a pipe: who reads it waits until somebody else has opened it."""
-        path = self.folder / "up"
-        os.mkfifo(path)
-        return path
-
-    def calls(self) -> list[NormalizedToolCall]:
-        return [event.call for event in self.events if event.kind == "tool_ended"]
-
-    def texts(self) -> list[str]:
-        return [event.text for event in self.events if event.kind == "text"]
-
-    def file(self, name: str) -> str:
-        return (self.workspace / name).read_text()
 
 
 @pytest_asyncio.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    for session in made.sessions:
-        await session.aclose()
-    await processes.shutdown()
-
-
-def code_of(outcome: WorkOutcome) -> str | None:
-    return None if outcome.error is None else outcome.error.code
+    async with staged(tmp_path) as made:
+        yield made
 
 
 async def test_edits_are_really_made(stage: Stage) -> None:
@@ -241,42 +157,6 @@ async def test_seconds_end_the_turn_before_the_next_action(stage: Stage) -> None
     outcome = await session.work(WorkRequest("go", max_seconds=0), stage.emit)
     assert (outcome.end, outcome.stop_reason) == ("budget", "seconds")
     assert stage.calls() == []
-
-
-async def test_a_question_that_is_answered_goes_into_the_transcript_and_the_file(stage: Stage) -> None:
-    async def answer(question: Question) -> Answer:
-        assert question.items[0].options == ["red", "blue"]
-        return Answer(answers={"Which?": ["red", "blue"]}, source="test")
-
-    ask = {"do": "ask", "question": "Which?", "options": ["red", "blue"], "save_to": "answer.txt"}
-    assert (await stage.play(ask, EDIT, on_question=answer)).end == "completed"
-    assert stage.texts() == ["red, blue"]
-    assert stage.file("answer.txt") == "red, blue"
-    assert stage.file("a.txt") == "one\n"
-
-
-async def park(_: Question) -> Park:
-    return Park("nobody is there")
-
-
-@pytest.mark.parametrize("on_question", [park, None])
-async def test_a_parked_question_is_answered_by_the_prompt_of_the_resumed_session(
-    stage: Stage, on_question: Callable[[Question], Awaitable[Answer | Park]] | None
-) -> None:
-    ask = {"do": "ask", "question": "Which?", "save_to": "answer.txt"}
-    turn = {"work": [ask, EDIT]}
-    parked = await stage.open(stage.spec(turn, on_question=on_question))
-    outcome = await parked.work(WorkRequest("go"), stage.emit)
-    assert outcome.end == "question"
-    assert outcome.question is not None
-    assert outcome.question.items[0].question == "Which?"
-    assert not (stage.workspace / "a.txt").exists()
-    await parked.aclose()
-    resumed = await stage.open(stage.spec(turn, attempt=2, resume=parked.session_id))
-    assert (await resumed.work(WorkRequest("The answer is blue."), stage.emit)).end == "completed"
-    assert stage.file("answer.txt") == "The answer is blue."
-    assert stage.file("a.txt") == "one\n"
-    assert sum(event.kind == "question" for event in stage.events) == 1
 
 
 async def test_a_rate_limit_ends_the_turn_once_and_the_session_goes_on_behind_it(stage: Stage) -> None:

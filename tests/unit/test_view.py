@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from schemas.flow import FlowSpec
+from schemas.questions import CallRequest, Question, QuestionItem
 from schemas.run import DecisionSummary, FlowInput, StepSummary
 from schemas.run_state import LastRefused, RunState, Waiting
-from workflows.view import details, next_command
+from workflows.messages import Situation
+from workflows.view import details
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 GATE = {"name": "tests", "argv": ["true"]}
@@ -34,7 +34,15 @@ def state(**more: Any) -> RunState:
 
 
 def shown(of: RunState, **more: Any) -> str:
-    place: dict[str, Any] = {"step_id": None, "phase": None, "iteration": 1, "run": "running"}
+    wait = more.get("waiting")
+    situation = Situation(
+        state="done" if more.get("outcome") else "waiting" if wait else "running",
+        waiting_for=wait.kind if wait else None,
+        step=more.get("step_id"),
+        question=more.pop("question", None),
+        call=more.pop("call", None),
+    )
+    place: dict[str, Any] = {"step_id": None, "phase": None, "iteration": 1, "situation": situation}
     return details(of, SPEC, **{**place, "waiting": None, "outcome": None, **more})
 
 
@@ -66,10 +74,11 @@ def test_a_skipped_step_is_said_to_be_skipped() -> None:
 
 
 def test_a_wait_is_named_with_its_reason_its_end_and_the_phase_it_follows() -> None:
-    wait = waiting("human", reason="no exit holds", deadline=NOW)
-    text = shown(state(), step_id="mend", phase="record", run="waiting", waiting=wait)
+    wait = waiting("human", reason="no exit holds", deadline=NOW, on_silence="the run ends as needs_human")
+    text = shown(state(), step_id="mend", phase="record", waiting=wait)
     assert text.startswith(
-        "**waiting for a person**: no exit holds (until 2026-01-01 12:00 UTC) · flow `fix`"
+        "**waiting for a person**: no exit holds "
+        "(until 2026-01-01 12:00 UTC; then the run ends as needs_human) · flow `fix`"
     )
     assert row(text, "mend")[1] == "waits after record (iteration 1)"
     assert row(shown(state(), step_id="mend", waiting=wait), "mend")[1] == "waits (iteration 1)"
@@ -93,21 +102,41 @@ def test_the_newest_decision_and_the_newest_refusal_stand_below_the_table() -> N
 
 
 def test_the_end_shows_the_outcome_and_no_step_as_running() -> None:
-    text = shown(state(), step_id="mend", run="done", outcome="verified")
+    text = shown(state(), step_id="mend", outcome="verified")
     assert text.startswith("**verified** ·")
     assert row(text, "mend")[1] == ""
     assert "temporal workflow result --workflow-id r" in text
 
 
-@pytest.mark.parametrize(
-    ("kind", "typed"),
-    [
-        ("approval", "update execute --workflow-id r --name approve"),
-        ("pause", "signal --workflow-id r --name resume"),
-        ("rate_limit", "signal --workflow-id r --name resume"),
-        ("human", '--name resume --input \'{"action":"retry"}\''),
-        ("budget", '--name resume --input \'{"action":"retry"}\''),
-    ],
-)
-def test_the_next_command_answers_the_wait(kind: Any, typed: str) -> None:
-    assert typed in next_command(state(), waiting(kind), done=False)
+def test_a_wait_shows_everything_that_can_be_typed_each_with_what_it_does() -> None:
+    text = shown(state(), step_id="mend", waiting=waiting("approval", reason="may mend start?"))
+    typed = text.split("What you can type:\n```\n")[1].removesuffix("```").splitlines()
+    assert typed[::2] == [
+        "# let it pass",
+        "# refuse it",
+        "# start the step again",
+        "# leave the step out",
+        "# end the run",
+    ]
+    assert typed[1] == "temporal workflow update execute --workflow-id r --name approve"
+
+
+def test_a_question_is_shown_with_its_options() -> None:
+    items = [
+        QuestionItem(question="Red or blue?", options=["red", "blue"]),
+        QuestionItem(question="Which of these?", options=["a", "b"], multi_select=True),
+        QuestionItem(question="Why?"),
+    ]
+    text = shown(
+        state(), step_id="mend", waiting=waiting("answer"), question=Question(question_id="q", items=items)
+    )
+    assert "1. Red or blue? (red · blue)\n" in text
+    assert "2. Which of these? (a · b) (several may be chosen)\n" in text
+    assert "3. Why?\n" in text
+
+
+def test_a_call_that_asks_is_shown_with_its_reason_and_cannot_break_out_of_its_quotes() -> None:
+    call = CallRequest(call_id="c", signature="s", tool_name="run", input="rm `x`", reason="it deletes")
+    text = shown(state(), step_id="mend", waiting=waiting("approval"), call=call)
+    assert "`run` `rm 'x'`: it deletes" in text
+    assert '--name approve --input \'{"remember": "run"}\'' in text

@@ -13,9 +13,9 @@ MAX_ITERATIONS_KEPT = 20
 """No loop may be longer, so an exit rule never misses an iteration that was dropped."""
 
 
-def begin(spec: FlowSpec, now: datetime) -> RoutingState:
-    """Return the state of a run that is about to enter its first step at ``now`` (an aware time)."""
-    return _enter(spec, RoutingState(now=now), spec.steps[0].id)
+def begin(spec: FlowSpec, now: datetime, step_id: str | None = None) -> RoutingState:
+    """Return the state of a run that is about to enter ``step_id``, else its first step, at ``now`` (an aware time)."""
+    return _enter(spec, RoutingState(now=now), step_id or spec.steps[0].id)
 
 
 def observe(state: RoutingState, step: StepSpec, facts: StepFacts, now: datetime) -> RoutingState:

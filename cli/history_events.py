@@ -1,0 +1,261 @@
+"""A run's history as one line of events: its journal, what its agents did, and what was recorded of each attempt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from schemas.attempt_event import AttemptEvent
+from schemas.events import RunEvent
+from schemas.handoff import PartialHandoff
+from schemas.receipt import StepReceipt
+from store.errors import NotStored
+from store.evidence import Evidence
+from store.journal import Journal
+from store.spool import whole_lines
+
+Source = Literal["journal", "agent", "receipt", "handoff"]
+
+_LOG: Final = "events.jsonl"
+_RECEIPT: Final = "receipt.json"
+_HANDOFF: Final = "handoff_partial.json"
+_PLACE_PARTS: Final = 5
+"""Run, flow, step, visit, attempt."""
+
+
+class Place(NamedTuple):
+    """Which attempt of a run."""
+
+    flow: str
+    step: str
+    visit: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event of a run: when, from which of its records, of which attempt (as far as it says), and what it says.
+
+    ``ts`` is as its writer's clock had it, ``at`` its time among all events of the run. ``seq`` numbers the events of
+    one source: the run's journal, or one attempt's log.
+    """
+
+    ts: datetime
+    source: Source
+    kind: str
+    seq: int = 0
+    flow: str = ""
+    step: str = ""
+    visit: int | None = None
+    attempt: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    at: datetime | None = None
+
+    @property
+    def place(self) -> Place:
+        """The attempt, where the event names one."""
+        return Place(self.flow, self.step, self.visit or 0, self.attempt or 0)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the event as JSON has it."""
+        return {
+            "ts": iso(self.ts),
+            "at": iso(self.at or self.ts),
+            "source": self.source,
+            "kind": self.kind,
+            "seq": self.seq,
+            "flow": self.flow,
+            "step": self.step,
+            "visit": self.visit,
+            "attempt": self.attempt,
+            "data": self.data,
+        }
+
+
+@dataclass
+class _Window:
+    """When an attempt's agent worked, and when the attempt was stopped, in the workflow's time."""
+
+    began: datetime | None = None
+    ended: datetime | None = None
+    stopped: datetime | None = None
+
+
+class Sources:
+    """What is stored of one run, read as it grows: each event comes once. Calls block; they raise StoreUnavailable.
+
+    ``spool`` is the folder in which this machine's worker keeps the logs of attempts under way, if it is to be read.
+    """
+
+    def __init__(self, evidence: Evidence, run_id: str, spool: Path | None = None) -> None:
+        self._evidence = evidence
+        self._run_id = run_id
+        self._spool = spool
+        self._journal = Journal(evidence)
+        self._segments: list[str] = []
+        self._last_seq = 0
+        self._flow = ""
+        self._cursors: dict[Place, _Cursor] = {}
+        self._read: set[str] = set()
+        self._windows: dict[Place, _Window] = {}
+        self._ended: dict[tuple[str, str, int], datetime] = {}
+
+    def new(self) -> list[Entry]:
+        """Return the events that were not returned before, in their order."""
+        fresh = [*self._of_journal(), *self._of_attempts()]
+        # A worker's clock may differ from the server's: what an agent did is shown while it worked.
+        placed = [(*self._order(entry), entry) for entry in fresh]
+        placed.sort(key=lambda one: one[:2])
+        return [replace(entry, at=at) for at, _, entry in placed]
+
+    def spooled(self) -> list[Path]:
+        """Return the folders of attempts that this machine's worker has under way."""
+        return sorted(self._spool.glob(f"{self._run_id}.*")) if self._spool else []
+
+    def _of_journal(self) -> Iterator[Entry]:
+        segments = self._evidence.blobs.keys(f"runs/{self._run_id}/events/")
+        if segments == self._segments:
+            return
+        self._segments = segments
+        for event in self._journal.load(self._run_id).events:
+            if event.seq > self._last_seq:
+                self._last_seq = event.seq
+                yield self._journaled(event)
+
+    def _journaled(self, event: RunEvent) -> Entry:
+        said = dict(event.model_extra or {})
+        if event.kind == "run_created":
+            self._flow = str(said.get("flow", ""))
+        entry = Entry(
+            ts=event.ts,
+            source="journal",
+            kind=event.kind,
+            seq=event.seq,
+            flow=self._flow,
+            step=str(said.pop("step", "")),
+            visit=said.pop("visit", None),
+            attempt=said.pop("attempt", None),
+            data=said,
+        )
+        self._note(entry)
+        return entry
+
+    def _note(self, entry: Entry) -> None:
+        """Remember when an attempt's work began and ended, and when it was over."""
+        work = entry.data.get("phase") == "work"
+        if entry.kind == "phase_started" and work:
+            self._window(entry.place).began = entry.ts
+        elif entry.kind == "phase_ended" and work:
+            self._window(entry.place).ended = entry.ts
+        elif entry.kind == "interrupted":
+            self._window(entry.place).stopped = entry.ts
+        elif entry.kind == "step_ended":
+            self._ended[entry.place[:3]] = entry.ts
+
+    def _window(self, place: Place) -> _Window:
+        return self._windows.setdefault(place, _Window())
+
+    def _of_attempts(self) -> Iterator[Entry]:
+        spooled = {place: folder for folder in self.spooled() if (place := _place(folder.name.split(".")))}
+        for place, folder in spooled.items():
+            yield from self._logged(place, self._cursor(place).lines(folder / _LOG))
+        for key in self._evidence.blobs.keys(f"runs/{self._run_id}/"):
+            *parts, name = key.removeprefix("runs/").split("/")
+            stored = _place(parts)
+            if stored is None or key in self._read or name not in {_LOG, _RECEIPT, _HANDOFF}:
+                continue
+            if name == _LOG and stored in spooled:
+                # On its way: whatever this machine still has of it comes first.
+                continue
+            try:
+                data = self._evidence.read_key(key)
+            except NotStored:
+                continue
+            self._read.add(key)
+            yield from self._stored(stored, name, data)
+
+    def _stored(self, place: Place, name: str, data: bytes) -> Iterator[Entry]:
+        try:
+            if name == _LOG:
+                yield from self._logged(place, whole_lines(data))
+            elif name == _RECEIPT:
+                receipt = StepReceipt.model_validate_json(data)
+                said = receipt.model_dump(mode="json")
+                yield Entry(receipt.completed_at, "receipt", "receipt", 0, *place, said)
+            else:
+                handoff = PartialHandoff.model_validate_json(data)
+                said = handoff.model_dump(mode="json")
+                yield Entry(handoff.stopped_at, "handoff", "partial_handoff", 0, *place, said)
+        except ValidationError:
+            # `stepwise verify` names what is altered; the rest of the history can still be read.
+            return
+
+    def _logged(self, place: Place, lines: Iterable[dict[str, Any]]) -> Iterator[Entry]:
+        cursor = self._cursor(place)
+        for line in lines:
+            try:
+                event = AttemptEvent.model_validate(line)
+            except ValidationError:
+                continue
+            if event.seq > cursor.last_seq:
+                cursor.last_seq = event.seq
+                said = event.event.model_dump(mode="json", exclude={"kind"})
+                yield Entry(event.ts, "agent", event.event.kind, event.seq, *place, said)
+
+    def _cursor(self, place: Place) -> _Cursor:
+        return self._cursors.setdefault(place, _Cursor())
+
+    def _order(self, entry: Entry) -> tuple[datetime, int]:
+        window = self._windows.get(entry.place, _Window())
+        if entry.source == "journal":
+            return entry.ts, 0
+        if entry.source == "receipt":
+            return window.stopped or self._ended.get(entry.place[:3], entry.ts), 1
+        if window.began and entry.ts <= window.began:
+            return window.began, 1
+        if window.ended and entry.ts >= window.ended:
+            return window.ended, -1
+        return entry.ts, 0
+
+
+class _Cursor:
+    """How far one attempt's log was read: in bytes of the file on this machine, and in events."""
+
+    def __init__(self) -> None:
+        self.last_seq = 0
+        self._file = 0
+        self._offset = 0
+
+    def lines(self, path: Path) -> list[dict[str, Any]]:
+        """Return the whole lines that were added; a torn last one is left for the next time."""
+        try:
+            with path.open("rb") as file:
+                # A recovered log is another file, which may lack what was torn.
+                number = os.fstat(file.fileno()).st_ino
+                if number != self._file:
+                    self._file, self._offset = number, 0
+                file.seek(self._offset)
+                added = file.read()
+        except OSError:
+            return []
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole_lines(whole)
+
+
+def iso(when: datetime) -> str:
+    """Return a time as JSON has it: RFC 3339 in UTC with ``Z``."""
+    return when.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _place(parts: list[str]) -> Place | None:
+    """Return the attempt that a path within ``runs/`` is of, or None if it is of none."""
+    if len(parts) != _PLACE_PARTS or not (parts[3].isdigit() and parts[4].isdigit()):
+        return None
+    return Place(parts[1], parts[2], int(parts[3]), int(parts[4]))

@@ -1,0 +1,153 @@
+"""``stepwise show``: what happened in one run, as a timeline with sums."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Final
+
+import typer
+
+from cli.history_events import Entry, Sources
+from cli.history_find import History, RunRow, ask_history, find, unrecorded
+from cli.history_lines import Lines, money
+from cli.history_server import reach
+from cli.history_store import Here, open_here
+from cli.history_sums import Sums
+from cli.history_words import brief_span, moment, printable, span, table
+from cli.runs import as_data
+from cli.session import say, temporal_flags, typed
+from schemas.errors import BadInput
+from schemas.fork import ForkRef
+from schemas.run_record import RunRecord
+
+_MAX_CELL: Final = 120
+_OTHERWISE: Final = "a run that was terminated is not told from one that goes on"
+
+
+def show(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run id, a workflow id (its newest run is meant), or the beginning of one.", metavar="RUN"
+        ),
+    ],
+    *,
+    brief: Annotated[bool, typer.Option("--brief", help="Leave out what agents did.")] = False,
+    store: Annotated[
+        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Show a run from its evidence: the timeline, the gates, what each step took.
+
+    The timeline merges the run's journal, the logs of its agents and the receipts of its attempts. Times are counted
+    from the run's first event.
+    """
+    here = open_here(store)
+    row, record = asyncio.run(_found(here, run))
+    entries = Sources(here.evidence, record.run_id, here.spool).new()
+    if brief:
+        entries = [entry for entry in entries if entry.source != "agent"]
+    sums = Sums.of(entries)
+    if as_json:
+        say(
+            json.dumps(
+                {"run": as_data(row), "events": [one.as_data() for one in entries], **sums.as_data()},
+                indent=2,
+            )
+        )
+        return
+    _print_head(row, record)
+    _print_timeline(entries, sums)
+    _print_steps(sums)
+
+
+async def _found(here: Here, word: str) -> tuple[RunRow, RunRecord]:
+    """Return the run that is meant, and how it stands; what cannot be known without a server is said."""
+    try:
+        record = find(word, here.evidence)
+    except BadInput:
+        await _only_at_the_server(here, word)
+        raise
+    if record.released:
+        return History(here.evidence, None).row(record, None), record
+    return await ask_history(here, _OTHERWISE, lambda history: history.standing(record)), record
+
+
+async def _only_at_the_server(here: Here, word: str) -> None:
+    """Raise BadInput E_RUN, which says where more is to be had, if the server knows what the store does not."""
+    server = await reach(here.loaded)
+    execution = await server.execution(word) if server else None
+    if execution is None:
+        return
+    target = ["--workflow-id", word, *temporal_flags(here.loaded.address, here.loaded.namespace)]
+    raise BadInput(
+        "E_RUN",
+        f"run {execution.run_id} ({unrecorded(execution).state}) has left nothing in this store",
+        mend=typed(["temporal", "workflow", "describe", *target]),
+    )
+
+
+def _print_head(row: RunRow, record: RunRecord) -> None:
+    until = f", took {span((row.ended_at - row.started_at).total_seconds())}" if row.ended_at else ""
+    rows = [
+        ("run", row.run_id),
+        ("workflow", f"{row.workflow_id}, execution {record.execution_run_id}"),
+        ("flow", row.flow),
+        ("repository", f"{row.repo} at {record.base_commit[:10]}"),
+        ("outcome" if row.over else "state", f"{row.state}{f', at step {row.step}' if row.step else ''}"),
+        ("began", f"{moment(row.started_at)} UTC{until}"),
+        ("result", f"branch {record.branch} at {(record.head or record.base_commit)[:10]}"),
+        ("worker", f"{record.lease.worker_id} on {record.host}"),
+    ]
+    if record.forked_from:
+        rows.append(("forked from", fork_words(record.forked_from)))
+    rows += [("fork", fork_words(fork)) for fork in record.forks]
+    if row.pruned_at:
+        rows.append(("evidence", f"pruned on {row.pruned_at:%Y-%m-%d}: what follows is all that is left"))
+    for name, value in rows:
+        say(f"{name:11} {printable(value, 2 * _MAX_CELL)}")
+
+
+def fork_words(fork: ForkRef) -> str:
+    """Return where two runs part: ``other-0123, before step review, visit 1``."""
+    return f"{fork.run_id}, before step {fork.step_id}, visit {fork.visit}"
+
+
+def _print_timeline(entries: list[Entry], sums: Sums) -> None:
+    lines = Lines(before=sums.before())
+    shown = [line for entry in entries if (line := lines.of(entry))]
+    if shown:
+        say("\ntimeline")
+    for line in shown:
+        say(line)
+
+
+def _print_steps(sums: Sums) -> None:
+    if not sums.steps:
+        return
+    flows = {flow for flow, _ in sums.steps}
+    rows = [("step", "visits", "attempts", "status", "gates before -> after", "time", "tokens", "cost")]
+    for (flow, step), one in sums.steps.items():
+        gates = "; ".join(f"{name} {before} -> {after}" for name, (before, after) in one.gates.items())
+        rows.append(
+            (
+                step if len(flows) == 1 else f"{flow}/{step}",
+                str(len(one.visits)),
+                str(one.attempts),
+                one.status,
+                printable(gates, _MAX_CELL) or "-",
+                brief_span(one.duration_ms),
+                f"{one.tokens:,}",
+                money(one.cost_usd) or "-",
+            )
+        )
+    total = sums.total
+    cost = money(total.cost_usd) or "-"
+    rows.append(
+        ("total", "", str(total.attempts), "", "", brief_span(total.duration_ms), f"{total.tokens:,}", cost)
+    )
+    say("\nsteps")
+    for line in table(rows):
+        say(line)

@@ -1,0 +1,229 @@
+"""What a person can type: each wait's answers, and commands that a shell takes as they are meant."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schemas.calls import AttemptKey
+from schemas.flow import Human
+from schemas.messages import Approve, ExtendBudget, Reject, Resume
+from schemas.questions import CallRequest, Given, Question, QuestionItem
+from schemas.run import FlowInput
+from schemas.run_state import Asked, RunState, Waiting
+from workflows.messages import Situation, legal_now, parse, refusal
+from workflows.pending import answers, command, next_command, pending_items
+from workflows.words import MAX_SAID_CHARS, action, call_reason, said, silence, together
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+QUESTION = Question(question_id="q-1", items=[QuestionItem(question="Red?", options=["yes", "no"])])
+CALL = CallRequest(call_id="c-1", signature="s", tool_name="run")
+STATE = RunState(
+    run_id="r-1", workflow_id="r", input=FlowInput(flow="fix", task="t", repo="/r"), started_at=NOW
+)
+NASTY = [
+    "plain",
+    "two words",
+    "it's",
+    '"quoted"',
+    "$HOME",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "; touch pwned",
+    "a\nb",
+    "back\\slash",
+    "!history",
+    "* ? [x]",
+    "~",
+    "--name abort",
+    "ä 漢 😀",
+    "",
+]
+
+
+def situation(kind: Any, **more: Any) -> Situation:
+    return Situation(
+        **{"state": "waiting", "waiting_for": kind, "step": "mend", "steps": ["mend", "end"], **more}
+    )
+
+
+def words(typed: str) -> list[str]:
+    """Return a command's words as a real shell hands them to a program."""
+    script = f"temporal() {{ printf '%s\\0' \"$@\"; }}\n{typed}\n"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stderr == ""
+    return done.stdout.removesuffix("\0").split("\0")
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_whatever_an_id_or_an_option_is_the_shell_hands_it_on_as_it_is(nasty: str) -> None:
+    payload = {"answers": {"1": nasty, nasty: [nasty]}}
+    typed = command(nasty, "answer", payload)
+    found = words(typed)
+    assert found == shlex.split(typed)[1:]
+    assert found[:7] == ["workflow", "update", "execute", "--workflow-id", nasty, "--name", "answer"]
+    assert found[7] == "--input"
+    assert json.loads(found[8]) == payload
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_a_question_with_any_options_is_answered_by_the_command_as_it_stands(nasty: str) -> None:
+    asked = Question(
+        question_id="q",
+        items=[
+            QuestionItem(question="Which?", options=[nasty or "empty", "other"]),
+            QuestionItem(question=nasty or "Why?"),
+        ],
+    )
+    now = situation("answer", question=asked)
+    state = STATE.model_copy(update={"workflow_id": nasty or "r"})
+    found = words(next_command(state, Waiting(kind="answer", since=NOW), now, done=False))
+    payload = parse("answer", [json.loads(found[-1])])
+    if (nasty or "empty").strip():
+        assert refusal("answer", payload, now) is None
+
+
+def test_a_message_without_payload_is_typed_without_input() -> None:
+    assert command("r", "approve") == "temporal workflow update execute --workflow-id r --name approve"
+    assert command("r", "approve", {}) == command("r", "approve")
+
+
+WAITS: list[tuple[Any, dict[str, Any], dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
+    ("pause", {}, {"can_continue": True}, [("resume", {}), ("resume", {"action": "retry"})]),
+    ("rate_limit", {}, {"can_continue": True}, [("resume", {}), ("resume", {"action": "retry"})]),
+    ("human", {}, {"can_continue": True}, [("resume", {}), ("resume", {"action": "retry"})]),
+    ("human", {}, {}, [("resume", {"action": "retry"}), ("resume", {"action": "skip"})]),
+    ("human", {"step": None}, {"can_continue": True}, [("resume", {}), ("abort", {})]),
+    ("approval", {}, {}, [("approve", {}), ("reject", {"reason": "…"})]),
+    ("approval", {"call": CALL}, {}, [("approve", {}), ("approve", {"remember": "run"})]),
+    (
+        "approval",
+        {"call": CALL, "live": True},
+        {},
+        [("approve", {}), ("approve", {"remember": "run"}), ("reject", {"reason": "…"})],
+    ),
+    ("answer", {"question": QUESTION}, {}, [("answer", {"answers": {"1": "yes"}})]),
+    ("answer", {"question": QUESTION, "live": True}, {}, [("answer", {"answers": {"1": "yes"}})]),
+    ("budget", {}, {}, [("extend_budget", {}), ("extend_budget", {"tokens": 100_000})]),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "wait", "first"), WAITS)
+def test_each_answer_to_a_wait_is_legal_and_the_likeliest_comes_first(
+    kind: Any, more: dict[str, Any], wait: dict[str, Any], first: list[tuple[str, dict[str, Any]]]
+) -> None:
+    now = situation(kind, **more)
+    listed = answers(STATE, Waiting(kind=kind, since=NOW, **wait), now)
+    found = []
+    for one in listed:
+        typed = words(one.command)
+        given = json.loads(typed[-1]) if "--input" in typed else {}
+        assert typed[typed.index("--name") + 1] == one.message
+        assert one.message in legal_now(now)
+        assert refusal(one.message, parse(one.message, [given]), now) is None, one
+        assert one.help
+        found.append((one.message, given))
+    assert found[: len(first)] == first
+    assert found[-1] == ("abort", {})
+    assert (("interrupt", {}) in found) == bool(more.get("live"))
+    assert next_command(STATE, Waiting(kind=kind, since=NOW, **wait), now, done=False) == listed[0].command
+
+
+def test_a_run_that_works_can_be_paused_and_one_to_be_paused_goes_on_and_one_that_ended_has_a_result() -> (
+    None
+):
+    running = Situation(state="running")
+    assert next_command(STATE, None, running, done=False).endswith("signal --workflow-id r --name pause")
+    asked = STATE.model_copy(update={"pause_reason": ""})
+    assert next_command(asked, None, running, done=False).endswith("signal --workflow-id r --name resume")
+    assert next_command(STATE, None, running, done=True) == "temporal workflow result --workflow-id r"
+
+
+def test_nothing_is_pending_while_nothing_is_waited_for() -> None:
+    assert pending_items(STATE, None, [], (None, None), Situation(state="running")) == []
+
+
+def test_what_is_pending_names_what_is_asked_until_when_and_what_silence_means() -> None:
+    waiting = Waiting(
+        kind="answer", step_id="mend", reason="Red?", since=NOW, deadline=NOW, on_silence="it ends"
+    )
+    (item,) = pending_items(STATE, waiting, [], (QUESTION, None), situation("answer", question=QUESTION))
+    assert (item.kind, item.id, item.step_id, item.question) == ("answer", "q-1", "mend", QUESTION)
+    assert (item.deadline, item.on_silence, item.live) == (NOW, "it ends", False)
+    assert [one.message for one in item.legal] == ["answer", "resume", "resume", "abort"]
+
+
+def test_all_that_a_live_session_asks_is_pending_and_the_first_can_be_answered() -> None:
+    key = AttemptKey(run_id="r-1", flow_key="fix", step_id="mend", visit=1, attempt=1)
+    asked = [
+        (Asked(id="c-1", key=key, call=CALL), NOW),
+        (Asked(id="q-1", key=key, question=QUESTION, deadline=NOW), NOW),
+    ]
+    waiting = Waiting(kind="approval", step_id="mend", since=NOW)
+    now = situation("approval", call=CALL, live=True)
+    first, second = pending_items(STATE, waiting, asked, (None, CALL), now)
+    assert (first.kind, first.id, first.live, first.call) == ("approval", "c-1", True, CALL)
+    assert (second.kind, second.id, second.live, second.legal) == ("answer", "q-1", True, [])
+    assert len(pending_items(STATE, waiting, asked, (None, CALL), replace(now, live=False))) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_itself", "policy", "says"),
+    [
+        ("rate_limit", True, "fail", "it goes on by itself"),
+        ("human", False, "fail", "the run ends as needs_human"),
+        ("human", False, "default", "the run ends as needs_human"),
+        ("human", False, "keep_waiting", "it waits for ever"),
+        ("human", True, "default", "it goes on by itself"),
+        ("pause", True, "default", "it goes on by itself"),
+        ("answer", True, "default", "the default answers are given"),
+        ("approval", True, "fail", "the call is denied"),
+        ("approval", True, "keep_waiting", "it waits for ever"),
+        ("budget", False, "fail", "the run ends as needs_human"),
+    ],
+)
+def test_silence_is_said_in_words(kind: Any, by_itself: bool, policy: Any, says: str) -> None:
+    assert silence(kind, Human(on_silence=policy), by_itself) == says
+
+
+def test_a_call_is_asked_about_in_one_line() -> None:
+    call = CALL.model_copy(update={"input": "x" * 300, "reason": "it deletes"})
+    assert call_reason(call) == f"may the agent call run {'x' * 200}? (it deletes)"
+    assert call_reason(CALL) == "may the agent call run?"
+    assert call_reason(None) == ""
+
+
+def test_what_ended_a_wait_has_a_name() -> None:
+    orders = [
+        Resume(action="skip"),
+        Approve(),
+        Reject(),
+        ExtendBudget(),
+        Given(question=QUESTION, answers={}),
+        None,
+    ]
+    assert [action(order) for order in orders] == [
+        "skip",
+        "approve",
+        "reject",
+        "extend_budget",
+        "answer",
+        "timer",
+    ]
+
+
+def test_the_journal_has_what_was_said_cut_to_size() -> None:
+    assert said(Resume(note="x" * 900, by="ann")) == {"note": "x" * 500, "by": "ann"}
+
+
+def test_words_to_an_agent_are_kept_together_and_only_too_many_lose_their_beginning() -> None:
+    assert together(None, "", None) is None
+    assert together(None, "a", "", "b") == "a\n\nb"
+    kept = together("old", "x" * MAX_SAID_CHARS)
+    assert kept == "x" * MAX_SAID_CHARS

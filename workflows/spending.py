@@ -1,0 +1,97 @@
+"""What a step and its run may use, what they have used, and what people have allowed beside it."""
+
+from __future__ import annotations
+
+from policy.budgets import MAX_CYCLES, Exceeded, extend, remaining, tightest
+from schemas.calls import WorkOut
+from schemas.common import Budget, Usage
+from schemas.flow import StepSpec
+from schemas.messages import ExtendBudget
+from workflows.run import Run
+
+
+class Spending:
+    """The bounds of one visit: the run's, and the step's own."""
+
+    def __init__(self, run: Run, step: StepSpec) -> None:
+        self._run = run
+        self._own = step.budget or run.spec.defaults.budget
+        self._used = Usage()
+        self._seconds = 0.0
+        self._extended = Budget()
+
+    def begin_anew(self) -> None:
+        """Give the step its own budget anew."""
+        self._used, self._seconds = Usage(), 0.0
+
+    def spent(self, out: WorkOut) -> None:
+        """Count what a work phase used, for the run and for the step."""
+        state = self._run.state
+        state.usage = state.usage.plus(out.usage)
+        state.work_seconds += out.elapsed_ms / 1_000
+        self._used = self._used.plus(out.usage)
+        self._seconds += out.elapsed_ms / 1_000
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether a bound is used up."""
+        return any(isinstance(left, Exceeded) for left in self._left())
+
+    @property
+    def reason(self) -> str:
+        """Which bound is used up, in words."""
+        found = [
+            f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
+            for left in self._left()
+            if isinstance(left, Exceeded)
+        ]
+        return "; ".join(found) or "the budget of this step is used up"
+
+    def left(self) -> Budget | None:
+        """Return what the next work may use while nothing is used up; None where there is no bound."""
+        flow, own = (None if isinstance(left, Exceeded) else left for left in self._left())
+        left = tightest(own, flow)
+        return left if left != Budget() else None
+
+    def extend(self, order: ExtendBudget) -> None:
+        """Raise the bounds: by what was given, else by what is used up once more, else by all of them once more."""
+        state = self._run.state
+        given = Budget(tokens=order.tokens, usd=order.usd, seconds=order.seconds, cycles=order.cycles)
+        more = [given, given]
+        if given == Budget():
+            more = [_once_more(bound, left) for bound, left in zip(self._bounds(), self._left(), strict=True)]
+        if more == [Budget(), Budget()]:
+            more = [state.input.budget or Budget(), self._own or Budget()]
+        state.extended, self._extended = _plus(state.extended, more[0]), _plus(self._extended, more[1])
+
+    def _bounds(self) -> tuple[Budget | None, Budget | None]:
+        """Return the bounds of the run and of the step, as far as people have raised them."""
+        state = self._run.state
+        flow, own = state.input.budget, self._own
+        return extend(flow, state.extended) if flow else None, extend(own, self._extended) if own else None
+
+    def _left(self) -> tuple[Budget | Exceeded, Budget | Exceeded]:
+        """Return what is left of the bounds of the run and of the step."""
+        state = self._run.state
+        flow, own = self._bounds()
+        return (
+            remaining(flow, state.usage, state.work_seconds, 0),
+            remaining(own, self._used, self._seconds, 0),
+        )
+
+
+def _once_more(bound: Budget | None, left: Budget | Exceeded) -> Budget:
+    """Return the bound that is used up, alone; nothing where none is."""
+    if bound is None or not isinstance(left, Exceeded):
+        return Budget()
+    return Budget.model_validate({left.which: bound.model_dump()[left.which]})
+
+
+def _plus(one: Budget, more: Budget) -> Budget:
+    """Return both extensions together."""
+    sums = {
+        name: (value or 0) + (more.model_dump()[name] or 0) or None
+        for name, value in one.model_dump().items()
+    }
+    cycles = sums["cycles"]
+    return Budget.model_validate({**sums, "cycles": min(cycles, MAX_CYCLES) if cycles else None})

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities import Registered, WorkerContext, build_activities, claim_data_dir, crash_point, sweep_forever
 from policy.secrets import secret_values
-from schemas.converter import build_data_converter
 from schemas.errors import StepwiseError
 from store.blobs import open_blobs
 from store.evidence import Evidence
 from store.redaction import Redactor
 from system import logs, processes, telemetry
+from system.connection import connect
 from system.settings import Loaded, load, resolved
 from transports.registry import open_transports
 from workflows.flow import Flow
@@ -33,7 +33,7 @@ from workflows.unknown import UnknownType
 PINNED_SLOTS = 1_000
 """Phases a worker takes at once: more than it has runs, so that waiting to start means a dead worker alone."""
 
-_log = logging.getLogger("stepwise.worker")
+_log = logs.logger("worker")
 
 
 @dataclass(frozen=True)
@@ -68,38 +68,32 @@ def _workers(context: WorkerContext, client: Client, registered: Registered) -> 
     settings = context.settings
     drain = timedelta(seconds=settings.drain_s)
     throttle = timedelta(seconds=settings.heartbeat_every_s)
-    identity = f"{context.worker_id}@{context.host}"
-    shared = Worker(
+    made = partial(
+        Worker,
         client,
+        identity=f"{context.worker_id}@{context.host}",
+        max_heartbeat_throttle_interval=throttle,
+        default_heartbeat_throttle_interval=throttle,
+    )
+    shared = made(
         task_queue=settings.task_queue,
         workflows=[Flow, UnknownType],
         activities=registered.shared,
         workflow_runner=build_runner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_s),
-        max_heartbeat_throttle_interval=throttle,
-        default_heartbeat_throttle_interval=throttle,
         graceful_shutdown_timeout=drain,
-        identity=identity,
     )
-    pinned = Worker(
-        client,
+    pinned = made(
         task_queue=context.queue,
         activities=registered.pinned,
         max_concurrent_activities=PINNED_SLOTS,
-        max_heartbeat_throttle_interval=throttle,
-        default_heartbeat_throttle_interval=throttle,
         # Cut running agents at once when told to stop: they save and hand off within the drain time.
         graceful_shutdown_timeout=timedelta(),
-        identity=identity,
     )
-    control = Worker(
-        client,
+    control = made(
         task_queue=context.control_queue,
         activities=registered.control,
-        max_heartbeat_throttle_interval=throttle,
-        default_heartbeat_throttle_interval=throttle,
         graceful_shutdown_timeout=drain,
-        identity=identity,
     )
     return shared, pinned, control
 
@@ -147,7 +141,7 @@ async def serve(loaded: Loaded, env: Mapping[str, str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     identity = claim_data_dir(resolved(loaded.settings).data_dir)
-    client = await connect(loaded, env)
+    client = await connect(loaded, plugins=telemetry.plugins(env), runtime=logs.core_runtime())
     engine = build_engine(loaded, client, identity.worker_id, env)
     async with running(engine) as serving:
         _log.info(
@@ -160,23 +154,6 @@ async def serve(loaded: Loaded, env: Mapping[str, str]) -> None:
         await asyncio.wait({told, *serving}, return_when=asyncio.FIRST_COMPLETED)
         _log.info("worker %s drains", identity.worker_id)
     identity.release()
-
-
-async def connect(loaded: Loaded, env: Mapping[str, str]) -> Client:
-    """Return a client of the configured server. Raises StepwiseError E_SERVER when none answers."""
-    try:
-        return await Client.connect(
-            **loaded.temporal,
-            data_converter=build_data_converter(),
-            plugins=telemetry.plugins(env),
-            runtime=logs.core_runtime(),
-        )
-    except RuntimeError as error:
-        raise StepwiseError(
-            "E_SERVER",
-            f"no Temporal server answers at {loaded.address}",
-            mend="start one with `stepwise dev`, or set TEMPORAL_ADDRESS",
-        ) from error
 
 
 def main() -> int:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.questions import Given, Question, QuestionItem
+from schemas.questions import Given, Question, QuestionItem, Words
 from schemas.tools import cut
 
 MAX_ITEMS: Final = 20
 MAX_OPTIONS: Final = 20
 _MAX_QUESTION_CHARS: Final = 1_000
 _MAX_OPTION_CHARS: Final = 200
-OWN_JUDGEMENT: Final = "Use your best judgement."
-"""The answer to a question without options where nobody is asked."""
-
-Words = str | list[str]
 
 
 def bounded(question: Question) -> Question:
@@ -31,11 +27,6 @@ def bounded(question: Question) -> Question:
     return question.model_copy(update={"items": items})
 
 
-def defaults(question: Question) -> dict[str, Words]:
-    """Return the answers where nobody is asked: each first option, or the agent's own judgement."""
-    return {item.question: _default(item) for item in question.items}
-
-
 def in_its_words(asked: Question, shown: Question, answers: dict[str, Words]) -> dict[str, Words]:
     """Return the answers to ``shown``, by the texts of ``asked``: what people saw may have been cut and redacted.
 
@@ -46,7 +37,7 @@ def in_its_words(asked: Question, shown: Question, answers: dict[str, Words]) ->
         seen = shown.items[place] if place < len(shown.items) else None
         given = answers.get(seen.question) if seen is not None else None
         if seen is None or given is None:
-            found[item.question] = _default(item)
+            found[item.question] = item.default
             continue
         options = dict(zip(seen.options, item.options, strict=False))
         found[item.question] = (
@@ -61,15 +52,9 @@ def in_lines(given: Given) -> list[str]:
     """Return question and answer, one line each, for a prompt."""
     lines: list[str] = []
     for item in given.question.items:
-        answer = given.answers.get(item.question, _default(item))
+        answer = given.answers.get(item.question, item.default)
         lines += [
             f"Question: {item.question}",
             f"Answer: {answer if isinstance(answer, str) else ', '.join(answer)}",
         ]
     return lines
-
-
-def _default(item: QuestionItem) -> Words:
-    if not item.options:
-        return OWN_JUDGEMENT
-    return item.options[:1] if item.multi_select else item.options[0]

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from temporalio.client import Client
 
-from activities.answers import bounded, defaults, in_its_words
+from activities.answers import bounded, in_its_words
 from schemas.calls import ASKED, SETTLED, AttemptKey, DeliverOut
 from schemas.common import Durable
 from schemas.questions import Answer, CallDecision, CallRequest, Given, Question
@@ -153,7 +153,7 @@ class Desk:
     async def on_question(self, question: Question) -> Answer | Park:
         """Return a person's answer, or that of the step's policy; Park where there is none in time."""
         if self._unanswered == "default":
-            return Answer(answers=defaults(question), source="default")
+            return Answer(answers=question.defaults, source="default")
         if self._unanswered == "fail":
             return Park("the flow answers no questions")
         begun, deadline = time.monotonic(), self._deadline()

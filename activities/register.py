@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import activity
 
@@ -31,28 +31,19 @@ from schemas.calls import (
     RELEASE,
     RESOLVE_FLOW,
     WORK,
-    AcquireIn,
-    AcquireOut,
-    DeliverIn,
-    DeliverOut,
-    FinalizeOut,
+    ActivityRef,
     FlushIn,
     FlushOut,
-    MeasureIn,
-    MeasureOut,
-    ProposeOut,
     RecordIn,
     RecordOut,
-    ReleaseIn,
-    ReleaseOut,
     ResolveIn,
     ResolveOut,
-    SessionPhaseIn,
-    WorkIn,
-    WorkOut,
 )
+from schemas.common import Durable
 
 Activity = Callable[[Any], Awaitable[Any]]
+In = TypeVar("In", bound=Durable)
+Out = TypeVar("Out", bound=Durable)
 
 
 @dataclass(frozen=True)
@@ -67,56 +58,48 @@ class Registered:
 def build_activities(ctx: WorkerContext) -> Registered:
     """Return the worker's activities, under the names workflows call them by."""
 
-    @activity.defn(name=RESOLVE_FLOW.name)
-    async def _resolve(call: ResolveIn) -> ResolveOut:
-        with translated():
-            return await resolve_flow(ctx, call)
+    def made(ref: ActivityRef[In, Out], body: Callable[[WorkerContext, In], Awaitable[Out]]) -> Activity:
+        async def run(call: Any) -> Out:
+            return await body(ctx, call)
 
-    @activity.defn(name=ACQUIRE.name)
-    async def _acquire(call: AcquireIn) -> AcquireOut:
-        return await acquire_workspace(ctx, call)
+        # The SDK decodes the argument into the type that stands here.
+        run.__annotations__ = {"call": ref.takes, "return": ref.returns}
+        return activity.defn(name=ref.name)(run)
 
-    @activity.defn(name=RELEASE.name)
-    async def _release(call: ReleaseIn) -> ReleaseOut:
-        return await release_workspace(ctx, call)
-
-    @activity.defn(name=DELIVER.name)
-    async def _deliver(call: DeliverIn) -> DeliverOut:
-        return await deliver(ctx, call)
-
-    @activity.defn(name=WORK.name)
-    async def _work(call: WorkIn) -> WorkOut:
-        return await work(ctx, call)
-
-    @activity.defn(name=MEASURE.name)
-    async def _measure(call: MeasureIn) -> MeasureOut:
-        return await measure(ctx, call)
-
-    @activity.defn(name=FINALIZE.name)
-    async def _finalize(call: SessionPhaseIn) -> FinalizeOut:
-        return await finalize(ctx, call)
-
-    @activity.defn(name=PROPOSE_ROUTE.name)
-    async def _propose_route(call: SessionPhaseIn) -> ProposeOut:
-        return await propose_route(ctx, call)
-
-    @activity.defn(name=RECORD.name)
-    async def _record(call: RecordIn) -> RecordOut:
-        # A local activity has no heartbeats: the workflow task it is part of stands for it.
-        beat = nullcontext() if activity.info().is_local else beating(ctx.settings.heartbeat_every_s)
-        async with beat:
-            with translated():
-                step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
-                return await ctx.blocking(record, ctx, call, step)
-
-    @activity.defn(name=FLUSH.name)
-    async def _flush(call: FlushIn) -> FlushOut:
-        async with beating(ctx.settings.heartbeat_every_s):
-            with translated():
-                return await ctx.blocking(flush_journal, ctx, call)
-
+    acquire, release = made(ACQUIRE, acquire_workspace), made(RELEASE, release_workspace)
     return Registered(
-        shared=[_resolve, _acquire, _release, _record, _flush],
-        pinned=[_work, _measure, _finalize, _propose_route],
-        control=[_acquire, _release, _deliver],
+        shared=[
+            made(RESOLVE_FLOW, _resolve_flow),
+            acquire,
+            release,
+            made(RECORD, _record),
+            made(FLUSH, _flush_journal),
+        ],
+        pinned=[
+            made(WORK, work),
+            made(MEASURE, measure),
+            made(FINALIZE, finalize),
+            made(PROPOSE_ROUTE, propose_route),
+        ],
+        control=[acquire, release, made(DELIVER, deliver)],
     )
+
+
+async def _resolve_flow(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
+    with translated():
+        return await resolve_flow(ctx, call)
+
+
+async def _record(ctx: WorkerContext, call: RecordIn) -> RecordOut:
+    # A local activity has no heartbeats: the workflow task it is part of stands for it.
+    beat = nullcontext() if activity.info().is_local else beating(ctx.settings.heartbeat_every_s)
+    async with beat:
+        with translated():
+            step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
+            return await ctx.blocking(record, ctx, call, step)
+
+
+async def _flush_journal(ctx: WorkerContext, call: FlushIn) -> FlushOut:
+    async with beating(ctx.settings.heartbeat_every_s):
+        with translated():
+            return await ctx.blocking(flush_journal, ctx, call)

@@ -133,20 +133,24 @@ class SessionRegistry:
 
     async def interrupt(self, held: HeldSession, turn: asyncio.Task[Any], grace_s: float) -> StopReport:
         """End a running turn by the session's own ladder; a session that does not answer is closed hard."""
-        report = StopReport(method="killed", detail="the session did not answer to the interrupt")
         asking = self.start(held.session.interrupt(grace_s))
-        await asyncio.wait({asking}, timeout=grace_s + _LADDER_SLACK_S)
-        if asking.done() and not asking.cancelled() and asking.exception() is None:
-            report = asking.result()
-        else:
+        try:
+            await asyncio.wait({asking}, timeout=grace_s + _LADDER_SLACK_S)
+            if asking.done() and not asking.cancelled() and asking.exception() is None:
+                await asyncio.wait({turn}, timeout=_LADDER_SLACK_S)
+                if turn.done():
+                    return asking.result()
+            return await self.end(held, turn)
+        finally:
             asking.cancel()
-        await asyncio.wait({turn}, timeout=_LADDER_SLACK_S)
+
+    async def end(self, held: HeldSession, turn: asyncio.Task[Any]) -> StopReport:
+        """End a running turn without asking: close its session, and cancel what then still runs."""
+        await self.close(held)
         if not turn.done():
-            await self.close(held)
             turn.cancel()
             await asyncio.wait({turn}, timeout=_LADDER_SLACK_S)
-            report = StopReport(method="killed", detail="the turn did not end after the interrupt")
-        return report
+        return StopReport(method="killed", detail="the turn did not end when it was asked to")
 
     async def close(self, held: HeldSession) -> None:
         """Close one session; may be called twice."""

@@ -98,7 +98,7 @@ async def run_turn(
     """Run one turn to its end: the agent's own, that of a limit, or that of an order to stop."""
     early = stop.reason
     if early is not None:
-        return TurnEnd(of_order(early))
+        return TurnEnd(of_order(early), method="cooperative")
     begun = tally.heard_at = time.monotonic()
     turn = sessions.start(held.session.work(request, tally))
     stopped = asyncio.ensure_future(stop.wait())
@@ -155,11 +155,10 @@ async def _ended(
         await asyncio.wait({asking, draining}, return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
             await asyncio.wait({asking}, timeout=limits.drain_s)
-        if not asking.done():
-            await sessions.close(held)
-        return await asking
+        return asking.result() if asking.done() else await sessions.end(held, turn)
     finally:
         draining.cancel()
+        asking.cancel()
 
 
 def _due(tally: Tally, limits: Limits, begun: float, pauses: Pauses) -> tuple[Order | None, float | None]:

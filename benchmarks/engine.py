@@ -1,6 +1,6 @@
 """Measures the engine against a bare workflow, side by side on the same tuned dev server.
 
-``python benchmarks/engine.py`` prints the tables and writes them into docs/performance.md. Each measurement runs
+``python -m benchmarks.engine`` prints the tables and writes them into docs/performance.md. Each measurement runs
 in a process and on a server of its own.
 """
 
@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from temporalio.worker import Replayer, Worker
 
 from benchmarks.bare import Bare, Dispatch, noop
 from benchmarks.measuring import Row, measure
+from benchmarks.page import ROOT, machine, publish
 from cli.replay import replay_history
 from schemas.converter import build_data_converter
 from system.devserver import DevServer
@@ -33,9 +33,6 @@ from workflows.flow import Flow
 from workflows.runner import build_runner
 from workflows.unknown import UnknownType
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "performance.md"
-MARKS: Final = ("<!-- measured -->", "<!-- /measured -->")
 STEPS: Final = {1: 60, 20: 15, 100: 10}
 REPLAY_STEPS: Final = 120
 WHAT: Final = ("eager", "pinned", "pinned+local", "stepwise", "stepwise-fsync")
@@ -230,20 +227,6 @@ def _met(holds: bool) -> str:
     return "yes" if holds else "**no**"
 
 
-def machine() -> str:
-    """Return the machine in one line."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    memory = round(psutil.virtual_memory().total / 2**30)
-    return f"{os.cpu_count()} cores ({model}), {memory} GiB, {platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}"
-
-
 def main() -> None:
     """Run every measurement, print the tables, write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -256,13 +239,7 @@ def main() -> None:
     if arguments.one:
         one(arguments.one, arguments.flows)
     rows = [_child(what, flows) for flows in STEPS for what in WHAT]
-    text = table(rows, _child("replay", 1))
-    sys.stdout.write(text + "\n")
-    if not arguments.no_write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(MARKS[0])
-        _, _, after = rest.partition(MARKS[1])
-        PAGE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    publish(table(rows, _child("replay", 1)), "measured", write=not arguments.no_write)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures an interrupt: from the signal's sending until the last process of the agent is gone, 50 times over.
 
-``python benchmarks/interrupts.py`` prints the table and writes it into docs/performance.md. One worker process does
+``python -m benchmarks.interrupts`` prints the table and writes it into docs/performance.md. One worker process does
 all runs, one after another; what it holds then (processes, file descriptors, temporary files) is compared with what
 it held after the first one. The server is the tuned dev server, which pushes cancellations.
 """
@@ -23,12 +23,11 @@ from typing import Any, Final
 import psutil
 from temporalio.client import Client, WorkflowHandle
 
-from benchmarks.engine import ROOT, machine
+from benchmarks.measuring import quantile
+from benchmarks.page import ROOT, machine, publish
 from schemas.converter import build_data_converter
 from system.devserver import DevServer
 
-PAGE: Final = ROOT / "docs" / "performance.md"
-MARKS: Final = ("<!-- interrupts -->", "<!-- /interrupts -->")
 RUNS: Final = 50
 QUEUE: Final = "interrupts"
 GRACE_S: Final = 0.5
@@ -168,11 +167,6 @@ def measure(runs: int, folder: Path) -> list[Measured]:
             process.wait(60)
 
 
-def _quantile(times: list[float], share: float) -> float:
-    ordered = sorted(times)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
 def table(found: list[Measured]) -> str:
     """Return the table as Markdown."""
     lines = [
@@ -183,7 +177,7 @@ def table(found: list[Measured]) -> str:
     ]
     for one in found:
         goal = GOAL_COOPERATIVE_MS if one.agent == "cooperative" else GOAL_IGNORING_MS
-        p99 = _quantile(one.times, 0.99)
+        p99 = quantile(one.times, 0.99)
         methods = ", ".join(f"{name} {count}" for name, count in sorted(one.methods.items()))
         met = "yes" if p99 < goal else "**no**"
         lines.append(
@@ -216,12 +210,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stepwise-interrupts-") as name:
         text = table(measure(arguments.runs, Path(name)))
-    sys.stdout.write(text + "\n")
-    if not arguments.no_write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(MARKS[0])
-        _, _, after = rest.partition(MARKS[1])
-        PAGE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    publish(text, "interrupts", write=not arguments.no_write)
     sys.stdout.flush()
     # The SDK's threads may abort a plain exit.
     os._exit(0)

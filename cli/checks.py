@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
 
 from schemas.errors import BadInput, StepwiseError
 from schemas.settings import WorkerSettings
-from store.blobs import open_blobs
+from store.blobs import open_blobs, store_folder
 from system.devserver import DevServerFailed, temporal_binary
 from transports import registry
 
@@ -86,7 +85,7 @@ def _store(settings: WorkerSettings, *, temporal_is_loopback: bool) -> Check:
     except StepwiseError as error:
         mend = error.mend or "make it writable for this user or name another one in STEPWISE_STORE"
         return Check("store", "fail", error.message, mend)
-    return _folder("store", Path(unquote(urlsplit(settings.store).path)), "STEPWISE_STORE")
+    return _folder("store", store_folder(settings.store), "STEPWISE_STORE")
 
 
 def _folder(name: str, folder: Path, variable: str) -> Check:

@@ -15,8 +15,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.checks import Check
-from cli.session import connect, temporal_flags, typed
+from cli.session import temporal_command, typed
 from schemas.errors import StepwiseError
+from system.connection import connect
 from system.devserver import SEARCH_ATTRIBUTES, TYPE_NAMES
 from system.settings import Loaded
 
@@ -58,10 +59,6 @@ async def server_checks(loaded: Loaded, *, fix: bool) -> AsyncIterator[Check]:
     yield await _stuck(client, loaded)
 
 
-def _operator(loaded: Loaded, *words: str) -> str:
-    return typed(["temporal", "operator", *words, *temporal_flags(loaded.address, loaded.namespace)])
-
-
 def _is_cloud(loaded: Loaded) -> bool:
     return loaded.address.rpartition(":")[0].endswith(_CLOUD)
 
@@ -73,8 +70,7 @@ def _no_namespace(loaded: Loaded, error: RPCError) -> Check:
     if _is_cloud(loaded):
         mend = typed(["tcld", "namespace", "get", "--namespace", loaded.namespace])
     else:
-        flags = ["--retention", "720h", *temporal_flags(loaded.address, loaded.namespace)]
-        mend = typed(["temporal", "operator", "namespace", "create", *flags])
+        mend = temporal_command(loaded, "operator", "namespace", "create", "--retention", "720h")
     return Check("namespace", "fail", f"there is no namespace {loaded.namespace}", mend)
 
 
@@ -85,7 +81,7 @@ def _namespace(loaded: Loaded, kept: timedelta) -> Check:
         words = ["tcld", "namespace", "retention", "set", "--namespace", loaded.namespace]
         mend = typed([*words, "--retention-days", "30"])
     else:
-        mend = _operator(loaded, "namespace", "update", "--retention", "720h")
+        mend = temporal_command(loaded, "operator", "namespace", "update", "--retention", "720h")
     hours = int(kept.total_seconds() // 3600)
     return Check("namespace", "warn", f"{loaded.namespace} keeps closed runs {hours} h only", mend)
 
@@ -151,7 +147,8 @@ def _register(loaded: Loaded, names: Collection[str]) -> str:
         words = ["tcld", "namespace", "search-attributes", "add", "--namespace", loaded.namespace]
         return typed([*words, *pairs])
     pairs = [word for name, kind in missing for word in ("--name", name, "--type", kind)]
-    return f"stepwise doctor --fix, or: {_operator(loaded, 'search-attribute', 'create', *pairs)}"
+    create = temporal_command(loaded, "operator", "search-attribute", "create", *pairs)
+    return f"stepwise doctor --fix, or: {create}"
 
 
 async def _worker(client: Client, loaded: Loaded) -> Check:
@@ -187,8 +184,7 @@ async def _stuck(client: Client, loaded: Loaded) -> Check:
         return Check(name, "warn", f"cannot be listed: {error.message}", "upgrade the server")
     if not ids:
         return Check(name, "ok", "none")
-    flags = temporal_flags(loaded.address, loaded.namespace)
-    mend = typed(["temporal", "workflow", "show", "--workflow-id", ids[0], *flags])
+    mend = temporal_command(loaded, "workflow", "show", "--workflow-id", ids[0])
     return Check(
         name, "warn", f"their code fails: {', '.join(ids)}", f"{mend}; then put back the code they began with"
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from cli.session import say, settings
+from cli.options import AsJson
+from cli.session import say_json, settings
 from schemas.settings import WorkerSettings
 from system.settings import Loaded, resolved, shown, shown_temporal
 
@@ -23,9 +22,7 @@ _TEMPORAL_MEANINGS = {
 _PIPE_WIDTH = 1_000
 
 
-def config(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
-) -> None:
+def config(*, as_json: AsJson = False) -> None:
     """Show every setting: its value, where it comes from, what it means.
 
     Settings come from STEPWISE_ variables, else from stepwise.toml in the working folder (or the file
@@ -34,7 +31,7 @@ def config(
     """
     loaded = settings()
     if as_json:
-        say(json.dumps(_data(loaded), indent=2))
+        say_json(_data(loaded))
         return
     console = Console()
     if not console.is_terminal:

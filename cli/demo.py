@@ -7,37 +7,37 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from cli.dev import await_polling, worker_process
-from cli.session import complain, say, typed
-from schemas.converter import build_data_converter
+from cli.here import Here, open_here
+from cli.history.events import Entry, Sources
+from cli.history.lines import Lines
+from cli.history.sums import Sums
+from cli.session import WORKFLOW_TYPE, complain, say, typed
+from cli.show import print_steps
+from schemas.calls import AttemptKey
 from schemas.errors import BadInput, StepwiseError
-from schemas.events import RunEvent
-from schemas.receipt import StepReceipt
 from schemas.run import FlowResult
-from store.blobs import open_blobs
-from store.evidence import Evidence
-from store.journal import Journal
-from store.redaction import Redactor
+from store.blobs import store_folder
+from store.keys import RECEIPT
+from system.connection import connect
 from system.devserver import DevServer, temporal_binary
-from system.settings import load, resolved
+from system.repository import Repository
+from system.settings import load
 from workflows.start import run_id as run_id_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TASK: Final = "mean() is wrong: the tests fail. Mend the cause."
 GATE: Final = "python3 -m unittest -q"
 POLL_S: Final = 0.1
-MAX_DIFF_LINES: Final = 60
-VERDICTS: Final[Mapping[bool | None, str]] = {True: "passed", False: "FAILED", None: "not measured"}
-WORDS: Final[Mapping[bool | None, str]] = {True: "passed", False: "failed", None: "-"}
+MAX_DIFF_BYTES: Final = 4_000
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def main() -> int:
 
 
 def demo(env: Mapping[str, str]) -> int:
-    """Run one demo in a folder of its own and return its exit code."""
-    folder = _new_folder(ROOT / ".stepwise" / "demo")
+    """Run one demo in a new folder under ``.stepwise`` of the working one, and return its exit code."""
+    folder = _new_folder(Path.cwd() / ".stepwise" / "demo")
     asked = wanted(env, folder)
     if not asked.own:
         _make_repository(Path(asked.repo))
@@ -97,13 +97,12 @@ def demo(env: Mapping[str, str]) -> int:
     with DevServer.start(db=folder / "temporal.sqlite", ui=True) as server:
         settings_env |= {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": server.namespace}
         loaded = load(settings_env)
-        effective = resolved(loaded.settings)
         say(f"temporal server  {server.address}")
         say(f"temporal ui      {server.ui_url}")
         say(f"repository       {asked.repo}")
-        with worker_process(settings_env, drain_s=effective.drain_s) as worker:
-            asyncio.run(await_polling(server, effective.task_queue, worker))
-            return asyncio.run(_run(server, asked, effective.store, folder))
+        with worker_process(settings_env, drain_s=loaded.settings.drain_s) as worker:
+            asyncio.run(await_polling(server, loaded.settings.task_queue, worker))
+            return asyncio.run(_run(server, asked, open_here(loaded=loaded), folder))
 
 
 def _new_folder(parent: Path) -> Path:
@@ -139,26 +138,26 @@ def _worker_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     }
 
 
-async def _run(server: DevServer, asked: Wanted, store: str, folder: Path) -> int:
-    client = await Client.connect(server.address, data_converter=build_data_converter())
-    workflow_id = f"demo-{folder.name}"
-    _start(server, asked, workflow_id)
-    described = await client.get_workflow_handle(workflow_id).describe()
-    run_id = run_id_of(workflow_id, described.run_id)
-    evidence = Evidence(open_blobs(store, fsync=False, shared=False, temporal_is_loopback=True), Redactor(()))
+async def _run(server: DevServer, asked: Wanted, here: Here, folder: Path) -> int:
+    client = await connect(here.loaded)
+    workflow_id = _workflow_id(folder)
+    _start(server, asked, here.settings.task_queue, workflow_id)
     handle = client.get_workflow_handle(workflow_id)
-    result, failed = await _watch(handle, Journal(evidence), run_id)
+    run_id = run_id_of(workflow_id, (await handle.describe()).run_id)
+    entries: list[Entry] = []
+    result, failed = await _watch(handle, Sources(here.evidence, run_id), entries)
     history = await handle.fetch_history()
     (folder / "history.json").write_text(history.to_json(), encoding="utf-8")
     if result is None:
         complain(f"the run was refused: {failed}")
         return 1
-    _show(result, evidence, store)
-    _show_end(server, result, asked, store, folder, workflow_id)
+    _show(result, entries, store_folder(here.settings.store))
+    await _show_diff(result)
+    _show_next(server, result, asked, here.settings.store, folder)
     return 0 if failed is None else 1
 
 
-def _start(server: DevServer, asked: Wanted, workflow_id: str) -> None:
+def _start(server: DevServer, asked: Wanted, queue: str, workflow_id: str) -> None:
     """Start the flow with the Temporal CLI, as a person would."""
     fields: dict[str, Any] = {"flow": "fix", "repo": asked.repo, "task": asked.task}
     if asked.gate:
@@ -166,8 +165,8 @@ def _start(server: DevServer, asked: Wanted, workflow_id: str) -> None:
     fields |= {
         name: value for name, value in (("transport", asked.transport), ("scenario", asked.scenario)) if value
     }
-    argv = ["temporal", "workflow", "start", "--address", server.address, "--type", "Flow"]
-    argv += ["--task-queue", "stepwise", "--workflow-id", workflow_id, "--fail-existing"]
+    argv = ["temporal", "workflow", "start", "--address", server.address, "--type", WORKFLOW_TYPE]
+    argv += ["--task-queue", queue, "--workflow-id", workflow_id, "--fail-existing"]
     argv += ["--static-summary", f"fix: {asked.task[:80]}", "--input", json.dumps(fields, ensure_ascii=False)]
     say(f"\n$ {typed(argv)}")
     done = subprocess.run([str(temporal_binary()), *argv[1:]], capture_output=True, text=True, check=False)
@@ -177,22 +176,22 @@ def _start(server: DevServer, asked: Wanted, workflow_id: str) -> None:
 
 
 async def _watch(
-    handle: WorkflowHandle[Any, Any], journal: Journal, run_id: str
+    handle: WorkflowHandle[Any, Any], sources: Sources, entries: list[Entry]
 ) -> tuple[FlowResult | None, str | None]:
-    """Print the run's journal as it grows; return the result, and how the run failed if it did."""
+    """Print the run's journal as it grows; return the result, and how the run failed if it did.
+
+    All that was stored of the run is added to ``entries``.
+    """
     say("\nprogress")
     ending = asyncio.ensure_future(handle.result())
-    seen, began = 0, time.monotonic()
-    while True:
+    lines, done = Lines(), False
+    while not done:
         await asyncio.wait([ending], timeout=POLL_S)
         done = ending.done()
-        for event in journal.read(run_id)[seen:]:
-            seen += 1
-            line = describe(event)
-            if line:
-                say(f"  {time.monotonic() - began:5.1f} s  {line}")
-        if done:
-            break
+        for entry in sources.new():
+            entries.append(entry)
+            if entry.source == "journal" and (line := lines.of(entry)):
+                say(line)
     try:
         return FlowResult.model_validate(ending.result()), None
     except WorkflowFailureError as error:
@@ -202,80 +201,51 @@ async def _watch(
         return None, str(cause.message if isinstance(cause, ApplicationError) else cause)
 
 
-def describe(event: RunEvent) -> str:
-    """Return an event of the journal as one line for people; empty for those that say nothing new."""
-    data = event.model_dump()
-    step = f"{data.get('step') or '':10}"
-    match event.kind:
-        case "step_started":
-            return f"{step} iteration {data.get('iteration', 1)}"
-        case "phase_started":
-            return f"{step}   {data['phase']}"
-        case "gate_measured":
-            verdict = VERDICTS[data.get("passed")]
-            code = f" (exit {data['exit_code']})" if data.get("exit_code") is not None else ""
-            return f"{step}     gate {data['gate']} {verdict}{code}"
-        case "routed":
-            target = f" -> {data['next']}" if data.get("next") else ""
-            return f"{step}   route    {data['decision']}{target}: {data.get('reason', '')}"
-        case "waiting":
-            return f"{step}   waits for {data['waiting_for']}: {data.get('reason', '')}"
-        case "run_completed":
-            return f"{'':10} {data['outcome']}: {data.get('summary', '')}"
-        case _:
-            return ""
-
-
-def _show(result: FlowResult, evidence: Evidence, store: str) -> None:
+def _show(result: FlowResult, entries: list[Entry], store: Path) -> None:
     say(f"\noutcome          {result.outcome}: {result.summary}")
     say("\nrouting decisions")
     for one in result.decisions:
         target = f" -> {one.next_step_id}" if one.next_step_id else ""
         say(f"  {one.step_id} #{one.visit}  {one.decision}{target}: {one.explanation}")
-    say("\ngates before and after")
-    paths = [key for key in evidence.blobs.keys(f"runs/{result.run_id}/") if key.endswith("/receipt.json")]
-    receipts = [(key, StepReceipt.model_validate_json(evidence.blobs.read(key))) for key in paths]
-    receipts.sort(key=lambda found: found[1].completed_at)
-    for _, receipt in receipts:
-        for gate in receipt.gates:
-            before = WORDS[gate.before.passed if gate.before else None]
-            after = WORDS[gate.passed]
-            say(
-                f"  {receipt.step_id} #{receipt.visit}  {gate.name}: before the run {before}, after this visit {after}"
-            )
+    print_steps(Sums.of(entries))
     say("\nreceipts")
-    for key, _ in receipts:
-        say(f"  {_path(store, key)}")
+    for entry in entries:
+        if entry.source == "receipt":
+            say(f"  {store / AttemptKey.model_validate(entry.data).path / RECEIPT}")
 
 
-def _path(store: str, key: str) -> str:
-    return f"{store.removeprefix('file://')}/{key}"
-
-
-def _show_end(
-    server: DevServer, result: FlowResult, asked: Wanted, store: str, folder: Path, workflow_id: str
-) -> None:
+async def _show_diff(result: FlowResult) -> None:
     git = result.git
-    if git is not None and git.workspace:
-        diff = subprocess.run(
-            ["git", "-C", git.workspace, "diff", "--no-ext-diff", "--no-textconv", git.base, git.head],
-            capture_output=True, text=True, check=False,
-        ).stdout.splitlines()  # fmt: skip
-        say("\ndiff")
-        say("\n".join(f"  {line}" for line in diff[:MAX_DIFF_LINES]))
-        if len(diff) > MAX_DIFF_LINES:
-            say(f"  … {len(diff) - MAX_DIFF_LINES} more lines")
-    where = os.path.relpath(folder)
-    say(f"\ntemporal ui      {server.ui_url}/namespaces/default/workflows/{workflow_id}")
-    say("                 (stopped with the demo; the first command below brings it back)")
+    if git is None or not git.workspace:
+        return
+    repository = Repository(Path(git.workspace), run_id=result.run_id, base=git.base)
+    patch = await repository.diff(git.base, git.head, max_bytes=MAX_DIFF_BYTES)
+    say("\ndiff")
+    for line in patch.decode(errors="replace").split("\n"):
+        # A repository's content moves no cursor here and changes no colour.
+        harmless = "".join(one if one.isprintable() or one == "\t" else "?" for one in line)
+        say(f"  {harmless}".rstrip())
+    if len(patch) == MAX_DIFF_BYTES:
+        say("  … and more")
+
+
+def _show_next(server: DevServer, result: FlowResult, asked: Wanted, store: str, folder: Path) -> None:
+    where = Path(os.path.relpath(folder))
     stepwise = os.path.relpath(ROOT / ".venv" / "bin" / "stepwise")
+    say(f"\ntemporal ui      {server.ui_url}/namespaces/{server.namespace}/workflows/{_workflow_id(folder)}")
+    say("                 (stopped with the demo; the first command below brings it back)")
     say("\nnext")
-    say(f"  {stepwise} dev --db {where}/temporal.sqlite")
-    say(f"  {stepwise} replay {where}/history.json")
-    say(f"  {stepwise} verify {result.run_id} --store {store}")
+    say(f"  {typed([stepwise, 'dev', '--db', str(where / 'temporal.sqlite')])}")
+    say(f"  {typed([stepwise, 'replay', str(where / 'history.json')])}")
+    say(f"  {typed([stepwise, 'verify', result.run_id, '--store', store])}")
+    git = result.git
     if git is not None and asked.own and git.head != git.base:
         say(f"\nfetch the result into {asked.repo}")
-        say(f"  git -C {asked.repo} {git.fetch.removeprefix('git ')}")
+        say(f"  {typed(['git', '-C', asked.repo])} {git.fetch.removeprefix('git ')}")
+
+
+def _workflow_id(folder: Path) -> str:
+    return f"demo-{folder.name}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,7 +10,8 @@ import typer
 
 from cli.checks import Check, local_checks
 from cli.checks_server import server_checks
-from cli.session import say, settings
+from cli.options import AsJson
+from cli.session import say, say_json, settings
 from system.settings import Loaded, SettingsRefused, resolved
 
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
@@ -20,7 +20,7 @@ _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 def doctor(
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Register missing search attributes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check what runs need; exit code 1 if they cannot work.
 
@@ -28,7 +28,7 @@ def doctor(
     """
     checks = asyncio.run(_all(fix=fix))
     if as_json:
-        say(json.dumps([asdict(check) for check in checks], indent=2))
+        say_json([asdict(check) for check in checks])
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:

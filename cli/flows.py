@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.session import complain, say, settings
+from cli.options import AsJson
+from cli.session import complain, say, say_json, settings
 from flows.findings import Finding
 from flows.loader import load_flow, load_text
 from flows.plan import plan_mermaid, plan_text
@@ -34,7 +34,7 @@ class OwnFlow:
 def lint(
     files: Annotated[list[Path], typer.Argument(help="Flow files.", metavar="FILE...")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check flow files; exit code 1 if there is anything to mend.
 
@@ -42,10 +42,10 @@ def lint(
     """
     findings = [finding for file in files for finding in read_own_flow(file).findings]
     if as_json:
-        say(json.dumps([asdict(finding) for finding in findings], indent=2))
+        say_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            say(shown(finding))
+            say(str(finding))
     if findings:
         raise typer.Exit(1)
 
@@ -59,7 +59,7 @@ def plan(
     spec, findings = _named_or_own(flow)
     if spec is None:
         for finding in findings:
-            complain(shown(finding))
+            complain(str(finding))
         raise typer.Exit(1)
     say((plan_mermaid(spec) if mermaid else plan_text(spec)).rstrip())
 
@@ -79,12 +79,6 @@ def read_own_flow(path: Path) -> OwnFlow:
         for finding in findings
     ]
     return OwnFlow(path, text, files, spec, placed)
-
-
-def shown(finding: Finding) -> str:
-    """Return a finding as one line."""
-    mend = f" -> {finding.mend}" if finding.mend else ""
-    return f"{finding.file}:{finding.line}:{finding.column} {finding.code} {finding.what}{mend}"
 
 
 def _named_or_own(flow: str) -> tuple[FlowSpec | None, Sequence[Finding]]:

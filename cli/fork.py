@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,9 +12,10 @@ from temporalio.client import WorkflowHandle
 
 from activities.lineage import choose, parent_of, pinned_flow, standing, visits_of
 from activities.resolve import input_key
-from cli.history_find import find
-from cli.history_store import Here, open_here
-from cli.starting import checked_input, named_flow, params_of, report, scenario_of, send
+from cli.here import Here, open_here
+from cli.history.find import find
+from cli.options import AsJson, RunName, StoreUrl
+from cli.starting import checked_input, merged, named_flow, params_of, report, scenario_of, send
 from flows.bundle import Bundle
 from flows.shape import check_shape
 from flows.source import read_source
@@ -42,9 +43,7 @@ _ELSEWHERE: Final = {
 
 
 def fork(
-    run: Annotated[
-        str, typer.Argument(help="The parent: a run id, or a workflow id (its newest run).", metavar="RUN")
-    ],
+    run: RunName,
     *,
     step: Annotated[
         str,
@@ -80,10 +79,8 @@ def fork(
             "--workflow-id", "--id", help="Workflow id; <parent's>-fork-<n> if not given.", metavar="ID"
         ),
     ] = "",
-    store: Annotated[
-        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    store: StoreUrl = "",
+    as_json: AsJson = False,
 ) -> None:
     """Start a new run from where another one stood before a step.
 
@@ -110,8 +107,7 @@ def fork(
         **({"params": {**fields.get("params", {}), **params_of(param, spec)}} if param else {}),
         **({"scenario": scenario_of(scenario, spec)} if scenario else {}),
     }
-    _refuse_twice(options, overridden)
-    checked = checked_input({**fields, **options, **overridden}, spec)
+    checked = checked_input({**fields, **merged(options, overridden)}, spec)
     _refuse_without_step(spec, point.step_id)
     name = spec.id if spec else flow
     handle = asyncio.run(_send(here, checked, parent.workflow_id, workflow_id, name))
@@ -193,14 +189,6 @@ def _value(name: str, value: str) -> Any:
         raise BadInput(
             "BadFlowInput", f"--input {name}: it is not JSON: {error}", mend="mend it, or give a text"
         ) from error
-
-
-def _refuse_twice(options: Mapping[str, Any], overridden: Mapping[str, Any]) -> None:
-    twice = [name for name in options if name in overridden]
-    if twice:
-        raise BadInput(
-            "BadFlowInput", f"{', '.join(twice)}: given by an option and in --input", mend="say it once"
-        )
 
 
 def _refuse_without_step(spec: FlowSpec | None, step: str) -> None:

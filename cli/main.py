@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Final, NoReturn
 
 import typer
@@ -83,6 +84,10 @@ def _failed(message: str, mend: str | None) -> int:
 
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # What agents and people wrote may hold halves of characters, or what this terminal cannot show.
+            stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import time
@@ -17,11 +16,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from activities.folder import drop_run, run_folders
-from cli.history_find import History, RunRow, last_heard
-from cli.history_server import reach
-from cli.history_store import Here, open_here
-from cli.history_words import many, moment, read_size, read_span, size
-from cli.session import complain, say
+from cli.here import Here, open_here
+from cli.history.server import reach
+from cli.history.standing import History, RunRow, last_heard
+from cli.options import AsJson, StoreUrl
+from cli.session import complain, say, say_json
+from cli.words import many, moment, read_size, read_span, size
 from schemas.errors import BadInput
 from store.retention import Retention, Rules, Use, due
 from system.processes import leftovers
@@ -54,10 +54,8 @@ def prune(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be pruned.")] = False,
-    store: Annotated[
-        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    store: StoreUrl = "",
+    as_json: AsJson = False,
 ) -> None:
     """Remove evidence and clones of ended runs, oldest first, until every rule that is given holds.
 
@@ -78,7 +76,7 @@ def prune(
             sys.stdout.flush()
     left = sum(use.total for use in plan.uses) - sum(use.total for use in freed)
     if as_json:
-        say(json.dumps(_data(freed, left, dry_run=dry_run), indent=2))
+        say_json(_data(freed, left, dry_run=dry_run))
     else:
         say(_total(freed, left, dry_run=dry_run))
     for run_id in plan.busy:

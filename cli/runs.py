@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from cli.history_events import iso
-from cli.history_find import OUTCOMES, RunRow, ask_history
-from cli.history_store import open_here
-from cli.history_words import moment, printable, span, table
-from cli.session import complain, say
+from cli.here import open_here
+from cli.history.standing import OUTCOMES, RunRow, ask_history
+from cli.options import AsJson, StoreUrl
+from cli.session import complain, say, say_json
+from cli.words import iso, moment, printable, span, table
 from schemas.errors import BadInput
 
 DEFAULT_LIMIT: Final = 20
@@ -37,10 +36,8 @@ def runs(
     ] = "",
     waiting: Annotated[bool, typer.Option("--waiting", help="Only runs that wait for a human.")] = False,
     limit: Annotated[int, typer.Option(help="At most so many, the newest; 0: all.", min=0)] = DEFAULT_LIMIT,
-    store: Annotated[
-        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    store: StoreUrl = "",
+    as_json: AsJson = False,
 ) -> None:
     """List runs, newest first: how they ended, or what they do or wait for.
 
@@ -61,7 +58,7 @@ def runs(
     ]
     shown = found[:limit] if limit else found
     if as_json:
-        say(json.dumps([as_data(row) for row in shown], indent=2))
+        say_json([as_data(row) for row in shown])
         return
     _print(shown)
     if len(found) > len(shown):

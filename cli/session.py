@@ -1,24 +1,16 @@
-"""What commands share: the loaded settings and the connection to Temporal."""
+"""What commands share: the loaded settings, words to type into a shell, and where they print."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from temporalio.client import Client
-
-from schemas.converter import build_data_converter
-from schemas.errors import StepwiseError
 from system.settings import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, Loaded, load
 
-CONNECT_S: Final = 10.0
-"""How long a command waits for a server to answer, seconds."""
-MAX_REASON: Final = 300
-"""Characters of the client's own words for a failed connection."""
 WORKFLOW_TYPE: Final = "Flow"
 """The workflow type of every run."""
 
@@ -30,27 +22,15 @@ def settings() -> Loaded:
     return load(os.environ)
 
 
-async def connect(loaded: Loaded) -> Client:
-    """Return a client of the server the settings name. Raises StepwiseError E_SERVER when none answers."""
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            return await Client.connect(**loaded.temporal, data_converter=build_data_converter())
-    except (RuntimeError, TimeoutError) as error:
-        origin = loaded.temporal_origins["target_host"]
-        # A refused connection needs no more words; keys and certificates do.
-        said = str(error) or f"nothing within {CONNECT_S:g} s"
-        why = "" if "refused" in said else f": {said.splitlines()[0][:MAX_REASON]}"
-        raise StepwiseError(
-            "E_SERVER",
-            f"no Temporal server answers at {loaded.address} (address: {origin}){why}",
-            mend="start one with `stepwise dev`, or set TEMPORAL_ADDRESS",
-        ) from error
-
-
 def temporal_flags(address: str, namespace: str) -> list[str]:
     """Return the options a ``temporal`` command needs to reach a server that is not the default one."""
     flags = [] if address in _LOCAL else ["--address", address]
     return flags + ([] if namespace == DEFAULT_NAMESPACE else ["--namespace", namespace])
+
+
+def temporal_command(loaded: Loaded, *words: str) -> str:
+    """Return a command of the Temporal CLI as a person types it to reach the configured server."""
+    return typed(["temporal", *words, *temporal_flags(loaded.address, loaded.namespace)])
 
 
 def typed(argv: Sequence[str]) -> str:
@@ -61,6 +41,11 @@ def typed(argv: Sequence[str]) -> str:
 def say(line: str = "") -> None:
     """Print a line of a command's result."""
     sys.stdout.write(f"{line}\n")
+
+
+def say_json(data: Any, *, indent: int | None = 2) -> None:
+    """Print a command's result for programs: JSON in ASCII, which every terminal, pipe and reader can take."""
+    say(json.dumps(data, indent=indent))
 
 
 def complain(line: str) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated, Final
 
 import typer
 
-from cli.history_events import Entry, Sources
-from cli.history_find import History, RunRow, ask_history, find, unrecorded
-from cli.history_lines import Lines, money
-from cli.history_server import reach
-from cli.history_store import Here, open_here
-from cli.history_sums import Sums
-from cli.history_words import brief_span, moment, printable, span, table
+from cli.here import Here, open_here
+from cli.history.events import Entry, Sources
+from cli.history.find import find
+from cli.history.lines import Lines, money
+from cli.history.server import reach
+from cli.history.standing import History, RunRow, ask_history, unrecorded
+from cli.history.sums import Sums
+from cli.options import AsJson, RunName, StoreUrl
 from cli.runs import as_data
-from cli.session import say, temporal_flags, typed
+from cli.session import say, say_json, temporal_command
+from cli.words import SHORT_COMMIT, brief_span, moment, printable, span, table
 from schemas.errors import BadInput
 from schemas.fork import ForkRef
 from schemas.run_record import RunRecord
@@ -26,18 +27,11 @@ _OTHERWISE: Final = "a run that was terminated is not told from one that goes on
 
 
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A run id, a workflow id (its newest run is meant), or the beginning of one.", metavar="RUN"
-        ),
-    ],
+    run: RunName,
     *,
     brief: Annotated[bool, typer.Option("--brief", help="Leave out what agents did.")] = False,
-    store: Annotated[
-        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    store: StoreUrl = "",
+    as_json: AsJson = False,
 ) -> None:
     """Show a run from its evidence: the timeline, the gates, what each step took.
 
@@ -51,16 +45,11 @@ def show(
         entries = [entry for entry in entries if entry.source != "agent"]
     sums = Sums.of(entries)
     if as_json:
-        say(
-            json.dumps(
-                {"run": as_data(row), "events": [one.as_data() for one in entries], **sums.as_data()},
-                indent=2,
-            )
-        )
+        say_json({"run": as_data(row), "events": [one.as_data() for one in entries], **sums.as_data()})
         return
     _print_head(row, record)
     _print_timeline(entries, sums)
-    _print_steps(sums)
+    print_steps(sums)
 
 
 async def _found(here: Here, word: str) -> tuple[RunRow, RunRecord]:
@@ -81,11 +70,10 @@ async def _only_at_the_server(here: Here, word: str) -> None:
     execution = await server.execution(word) if server else None
     if execution is None:
         return
-    target = ["--workflow-id", word, *temporal_flags(here.loaded.address, here.loaded.namespace)]
     raise BadInput(
         "E_RUN",
         f"run {execution.run_id} ({unrecorded(execution).state}) has left nothing in this store",
-        mend=typed(["temporal", "workflow", "describe", *target]),
+        mend=temporal_command(here.loaded, "workflow", "describe", "--workflow-id", word),
     )
 
 
@@ -95,10 +83,10 @@ def _print_head(row: RunRow, record: RunRecord) -> None:
         ("run", row.run_id),
         ("workflow", f"{row.workflow_id}, execution {record.execution_run_id}"),
         ("flow", row.flow),
-        ("repository", f"{row.repo} at {record.base_commit[:10]}"),
+        ("repository", f"{row.repo} at {record.base_commit[:SHORT_COMMIT]}"),
         ("outcome" if row.over else "state", f"{row.state}{f', at step {row.step}' if row.step else ''}"),
         ("began", f"{moment(row.started_at)} UTC{until}"),
-        ("result", f"branch {record.branch} at {(record.head or record.base_commit)[:10]}"),
+        ("result", f"branch {record.branch} at {(record.head or record.base_commit)[:SHORT_COMMIT]}"),
         ("worker", f"{record.lease.worker_id} on {record.host}"),
     ]
     if record.forked_from:
@@ -124,7 +112,8 @@ def _print_timeline(entries: list[Entry], sums: Sums) -> None:
         say(line)
 
 
-def _print_steps(sums: Sums) -> None:
+def print_steps(sums: Sums) -> None:
+    """Print a table of what each step took, and how its gates went before the run and last."""
     if not sums.steps:
         return
     flows = {flow for flow, _ in sums.steps}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cli.options import AsJson
 from cli.session import settings
-from cli.starting import checked_input, named_flow, params_of, report, scenario_of, send
+from cli.starting import checked_input, merged, named_flow, params_of, report, scenario_of, send
 from schemas.errors import BadInput
 
 
@@ -42,7 +42,7 @@ def start(
         str,
         typer.Option("--input", help="More fields of the input, as a JSON object.", metavar="JSON"),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a flow and its input, then start a run of it.
 
@@ -51,7 +51,7 @@ def start(
     """
     loaded = settings()
     said, spec = named_flow(flow, loaded)
-    fields = _merged(
+    fields = merged(
         {
             **said,
             **({"task": task} if task else {}),
@@ -84,17 +84,6 @@ def _more(text: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BadInput("BadFlowInput", "--input is not a JSON object", mend='give {"name": value, …}')
     return data
-
-
-def _merged(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    twice = sorted(options.keys() & more.keys())
-    if twice:
-        raise BadInput(
-            "BadFlowInput",
-            f"{', '.join(twice)}: given by an option and in --input",
-            mend="say it once",
-        )
-    return {**options, **more}
 
 
 def _made_up(flow: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +13,9 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from cli.flows import OwnFlow, is_file, read_own_flow, shown
-from cli.session import WORKFLOW_TYPE, complain, connect, say, temporal_flags, typed
+from cli.flows import OwnFlow, is_file, read_own_flow
+from cli.session import WORKFLOW_TYPE, complain, say, say_json, temporal_command, typed
+from cli.words import SHORT_COMMIT
 from flows.findings import Finding
 from flows.loader import load_flow
 from flows.params import resolve
@@ -25,6 +25,7 @@ from schemas.errors import BadInput, StepwiseError
 from schemas.flow import FlowSpec, Param
 from schemas.fork import ForkRef
 from schemas.run import MAX_SPEC_BYTES, FlowInput, InlineFile, InlineSpec
+from system.connection import connect
 from system.settings import Loaded, resolved
 from workflows.start import run_id
 
@@ -32,8 +33,6 @@ MAX_SUMMARY: Final = 160
 """Characters of the task shown in lists of runs."""
 MAX_DETAILS: Final = 4_000
 """Characters of the task shown in a run's details."""
-SHORT_COMMIT: Final = 12
-"""Characters of a commit's id shown to people."""
 
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -52,13 +51,22 @@ def named_flow(flow: str, loaded: Loaded) -> tuple[dict[str, Any], FlowSpec | No
 def refuse_faults(findings: Sequence[Finding]) -> None:
     """Print what is wrong with a file. Raises typer.Exit if anything is."""
     for finding in findings:
-        complain(shown(finding))
+        complain(str(finding))
     if findings:
         raise typer.Exit(1)
 
 
+def merged(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that options of their own and ``--input`` set. Raises BadInput where both set one."""
+    twice = sorted(options.keys() & more.keys())
+    if twice:
+        raise BadInput(
+            "BadFlowInput", f"{', '.join(twice)}: given by an option and in --input", mend="say it once"
+        )
+    return {**options, **more}
+
+
 def _spec(flow: str, own: OwnFlow | None, loaded: Loaded) -> FlowSpec | None:
-    """Return the flow's spec if it is known here; a name may be known to the worker alone."""
     if own is not None:
         return own.spec
     try:
@@ -199,12 +207,11 @@ def report(
         ids: dict[str, Any] = {"workflow_id": handle.id, "run_id": run, "execution_id": first}
         if fork is not None:
             ids["forked_from"] = fork.model_dump(mode="json")
-        say(json.dumps(ids, indent=2))
+        say_json(ids)
         return
-    flags = temporal_flags(loaded.address, loaded.namespace)
 
     def temporal(*words: str) -> str:
-        return typed(["temporal", "workflow", *words, "--workflow-id", handle.id, *flags])
+        return temporal_command(loaded, "workflow", *words, "--workflow-id", handle.id)
 
     say(f"workflow id  {handle.id}")
     say(f"run id       {run}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from contextlib import suppress
@@ -11,12 +10,14 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.history_events import Entry, Sources
-from cli.history_find import History, find, unrecorded
-from cli.history_lines import Lines
-from cli.history_server import Server, reach
-from cli.history_store import Here, open_here
-from cli.session import complain, say
+from cli.here import Here, open_here
+from cli.history.events import Entry, Sources
+from cli.history.find import find
+from cli.history.lines import Lines
+from cli.history.server import Server, reach
+from cli.history.standing import History, unrecorded
+from cli.options import AsJson, RunName, StoreUrl
+from cli.session import complain, say, say_json, temporal_command
 from schemas.errors import BadInput, StepwiseError
 from schemas.run_record import RunRecord
 from store.runs import Runs
@@ -32,26 +33,19 @@ _OTHERWISE: Final = "the end of a run that is terminated cannot be seen"
 
 
 def tail(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A run id, a workflow id (its newest run is meant), or the beginning of one.", metavar="RUN"
-        ),
-    ],
+    run: RunName,
     *,
     follow: Annotated[
         bool,
         typer.Option("--follow/--no-follow", help="Go on until the run is over, or print what there is."),
     ] = True,
-    store: Annotated[
-        str, typer.Option(help="The evidence store; the worker's if it is not given.", metavar="URL")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
+    store: StoreUrl = "",
+    as_json: AsJson = False,
 ) -> None:
     """Print a run's events as they come: the journal, and what its agent does. Ends with the run.
 
     An agent's events can be followed on the machine of the worker that holds the run; elsewhere they come once the
-    attempt is over.
+    attempt is over. With --json each event is a line.
     """
     here = open_here(store)
     asyncio.run(_tail(here, run, follow=follow, as_json=as_json))
@@ -67,8 +61,9 @@ async def _tail(here: Here, run: str, *, follow: bool, as_json: bool) -> None:
             watch.say_where()
         for entry in sources.new():
             watch.hear(entry)
-            line = json.dumps(entry.as_data(), ensure_ascii=False) if as_json else lines.of(entry)
-            if line:
+            if as_json:
+                say_json(entry.as_data(), indent=None)
+            elif line := lines.of(entry):
                 say(line)
         if not follow:
             return
@@ -76,7 +71,10 @@ async def _tail(here: Here, run: str, *, follow: bool, as_json: bool) -> None:
             break
         sys.stdout.flush()
         await asyncio.sleep(POLL_S)
-    say(json.dumps({"kind": "over", "outcome": over}) if as_json else f"the run is over: {over}")
+    if as_json:
+        say_json({"kind": "over", "outcome": over}, indent=None)
+    else:
+        say(f"the run is over: {over}")
 
 
 async def _identified(here: Here, server: Server | None, word: str) -> _Watch:
@@ -134,9 +132,9 @@ class _Watch:
             return
         execution = await server.execution(self._workflow_id)
         if execution is not None and execution.closed is not None:
-            state = unrecorded(execution).state
-            self._ends(state)
-            complain(f"stepwise: `temporal workflow result --workflow-id {self._workflow_id}` says more")
+            self._ends(unrecorded(execution).state)
+            result = ("workflow", "result", "--workflow-id", self._workflow_id)
+            complain(f"stepwise: `{temporal_command(self._here.loaded, *result)}` says more")
 
     def hear(self, entry: Entry) -> None:
         """Take note of an event: the last one of the journal says how the run ended."""

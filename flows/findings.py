@@ -69,9 +69,9 @@ class Finding:
     mend: str = ""
 
     def __str__(self) -> str:
-        """Return ``file:line:column: code: what (mend)``."""
-        mend = f" ({self.mend})" if self.mend else ""
-        return f"{self.file}:{self.line}:{self.column}: {self.code}: {self.what}{mend}"
+        """Return one line: ``file:line:column code what -> mend``."""
+        mend = f" -> {self.mend}" if self.mend else ""
+        return f"{self.file}:{self.line}:{self.column} {self.code} {self.what}{mend}"
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from schemas.common import Budget, Usage
-
-MAX_CYCLES = 64
-"""No extension takes the cycles of a step's tool loop beyond this."""
+from schemas.common import MAX_CYCLES, Budget, Usage
 
 N = TypeVar("N", int, float)
 BudgetKind = Literal["tokens", "usd", "seconds", "cycles"]

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from schemas.tools import head_of_cut
+
 Kind = Literal[
     "exact",
     "pem",
@@ -41,7 +43,6 @@ MAX_PASSES: Final = 16
 """How often a text is looked at again after a replacement, before it is given up."""
 
 _MARKED: Final = re.compile(rf"(?:{MARKER.pattern})+[)\]}}.,:;]*")
-_CUT_NOTE: Final = re.compile(r"… \[\d{1,20} characters in all\]\Z")
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _CUT_PREFIX: Final = re.compile(
     r"gh[pousr]_|github_pat_|glpat-|sk-|AKIA|ASIA|AIza|ya29\.|xox[a-z]-|xapp-|[sr]k_(?:live|test)_|npm_|pypi-|hf_|eyJ"
@@ -207,10 +208,10 @@ def _matches(text: str) -> Iterator[Finding]:
             ):
                 continue
             yield Finding(pattern.kind, start, end)
-    if note := _CUT_NOTE.search(text, max(0, len(text) - 64)):
-        start = len(text[: note.start()].rstrip(_ALPHABET))
-        if token := _CUT_PREFIX.search(text, start, note.start()):
-            yield Finding("cut", token.start(), note.start())
+    if (head := head_of_cut(text)) is not None:
+        start = len(text[:head].rstrip(_ALPHABET))
+        if token := _CUT_PREFIX.search(text, start, head):
+            yield Finding("cut", token.start(), head)
 
 
 def find(text: str) -> list[Finding]:

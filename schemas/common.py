@@ -37,6 +37,8 @@ StepId = Annotated[str, StringConstraints(pattern=STEP_ID_PATTERN, max_length=64
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A SHA-256 in lower-case hex."""
 
+MAX_CYCLES = 64
+"""No budget, and no extension of one, takes the cycles of a step's tool loop beyond this."""
 FINAL_STEP = "_final"
 """Step id of the engine's own last measurement; no flow can use it, since step ids start with a letter."""
 
@@ -114,4 +116,4 @@ class Budget(Closed):
     tokens: int | None = Field(default=None, gt=0)
     usd: float | None = Field(default=None, gt=0)
     seconds: int | None = Field(default=None, gt=0)
-    cycles: int | None = Field(default=None, gt=0, le=64)
+    cycles: int | None = Field(default=None, gt=0, le=MAX_CYCLES)

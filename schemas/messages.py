@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.common import Closed
+from schemas.common import MAX_CYCLES, Closed
 
-MAX_REASON = 2_000
-Reason = str
+Reason = Annotated[str, Field(max_length=2_000)]
+By = Annotated[str, Field(max_length=200)]
+"""Who sends it, as they say themselves."""
 
 
 class Pause(Closed):
     """Take hold at the next phase boundary."""
 
-    reason: str = Field(default="", max_length=MAX_REASON)
-    by: str = Field(default="", max_length=200)
+    reason: Reason = ""
+    by: By = ""
 
 
 class Interrupt(Closed):
     """Stop the agent in the middle of its work; what it did is kept, and the run waits for a human."""
 
-    reason: str = Field(default="", max_length=MAX_REASON)
-    by: str = Field(default="", max_length=200)
+    reason: Reason = ""
+    by: By = ""
 
 
 class Abort(Closed):
     """End the run at once; its receipt and journal are still written."""
 
-    reason: str = Field(default="", max_length=MAX_REASON)
-    by: str = Field(default="", max_length=200)
+    reason: Reason = ""
+    by: By = ""
 
 
 class Resume(Closed):
@@ -40,7 +41,7 @@ class Resume(Closed):
     note: str = Field(default="", max_length=20_000)
     transport: str | None = None
     step: str | None = None
-    by: str = Field(default="", max_length=200)
+    by: By = ""
 
 
 class Approve(Closed):
@@ -48,15 +49,15 @@ class Approve(Closed):
 
     call_id: str | None = None
     remember: Literal["once", "run"] = "once"
-    by: str = Field(default="", max_length=200)
+    by: By = ""
 
 
 class Reject(Closed):
     """Refuse at an approval gate (or the call ``call_id``)."""
 
     call_id: str | None = None
-    reason: str = Field(default="", max_length=MAX_REASON)
-    by: str = Field(default="", max_length=200)
+    reason: Reason = ""
+    by: By = ""
 
 
 class AnswerQuestion(Closed):
@@ -68,7 +69,7 @@ class AnswerQuestion(Closed):
 
     question_id: str | None = None
     answers: dict[str, str | list[str]] = Field(default={}, max_length=50)
-    by: str = Field(default="", max_length=200)
+    by: By = ""
 
 
 class Steer(Closed):
@@ -77,7 +78,7 @@ class Steer(Closed):
     text: str = Field(
         default="Look at the objective again, and at what is left to do.", min_length=1, max_length=20_000
     )
-    by: str = Field(default="", max_length=200)
+    by: By = ""
 
 
 class ExtendBudget(Closed):
@@ -86,8 +87,8 @@ class ExtendBudget(Closed):
     tokens: int | None = Field(default=None, gt=0, le=1_000_000_000)
     usd: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
     seconds: int | None = Field(default=None, gt=0, le=31_536_000)
-    cycles: int | None = Field(default=None, gt=0, le=64)
-    by: str = Field(default="", max_length=200)
+    cycles: int | None = Field(default=None, gt=0, le=MAX_CYCLES)
+    by: By = ""
 
 
 class Verdict(Closed):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from schemas.common import Durable, UtcTime
+
+Words = str | list[str]
+"""The answer to one question; a list where several options may be chosen."""
+OWN_JUDGEMENT: Final = "Use your best judgement."
+"""The answer to a question without options where nobody gives one."""
 
 
 class QuestionItem(Durable):
@@ -19,6 +24,13 @@ class QuestionItem(Durable):
     options: list[str] = []
     multi_select: bool = False
 
+    @property
+    def default(self) -> Words:
+        """The answer that stands for silence: the first option, or the agent's own judgement."""
+        if not self.options:
+            return OWN_JUDGEMENT
+        return self.options[:1] if self.multi_select else self.options[0]
+
 
 class Question(Durable):
     """What an agent asked at once; every item is answered separately."""
@@ -28,6 +40,11 @@ class Question(Durable):
     attempt: int = 1
     items: list[QuestionItem] = Field(min_length=1)
     deadline: UtcTime | None = None
+
+    @property
+    def defaults(self) -> dict[str, Words]:
+        """The answers that stand for silence, by question text."""
+        return {item.question: item.default for item in self.items}
 
 
 class CallRequest(Durable):
@@ -66,14 +83,14 @@ class Given(Durable):
     """A human's answer to a question an earlier attempt ended with, for the session that goes on."""
 
     question: Question
-    answers: dict[str, str | list[str]]
+    answers: dict[str, Words]
     by: str = ""
 
 
 class Answer(Durable):
     """Answers by question text, who gave them, and how long that took (milliseconds)."""
 
-    answers: dict[str, str | list[str]]
+    answers: dict[str, Words]
     source: str
     model: str | None = None
     context_messages: int = 0

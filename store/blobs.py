@@ -10,9 +10,8 @@ from policy.secrets import redact
 from schemas.common import ArtifactRef
 from schemas.errors import BadInput
 from store.file_blobs import FileBlobs
-from store.keys import check_key
 
-__all__ = ["Blobs", "FileBlobs", "check_key", "open_blobs"]
+__all__ = ["Blobs", "FileBlobs", "open_blobs", "store_folder"]
 
 _THIS_MACHINE: Final = frozenset({"", "localhost"})
 
@@ -47,6 +46,18 @@ class Blobs(Protocol):
 
 def open_blobs(url: str, *, fsync: bool, shared: bool, temporal_is_loopback: bool) -> Blobs:
     """Open the store at ``url``; raises BadInput for one that cannot be used, StoreUnavailable for a broken one."""
+    folder = store_folder(url)
+    if not (shared or temporal_is_loopback):
+        raise BadInput(
+            "E_STORE_NOT_SHARED",
+            f"the store {redact(url)!r} is on this machine, but Temporal is not: other workers may not see it",
+            mend="if every worker mounts that folder, set store_shared to true (STEPWISE_STORE_SHARED=true)",
+        )
+    return FileBlobs(folder, fsync=fsync)
+
+
+def store_folder(url: str) -> Path:
+    """Return the folder that a store's URL names, which may not be there. Raises BadInput for any other URL."""
     shown = redact(url)
     try:
         parts = urlsplit(url)
@@ -74,10 +85,4 @@ def open_blobs(url: str, *, fsync: bool, shared: bool, temporal_is_loopback: boo
         raise BadInput(
             "E_STORE_URL", f"the store {shown!r} holds '~', '..', '?' or '#'", mend="write the path in full"
         )
-    if not (shared or temporal_is_loopback):
-        raise BadInput(
-            "E_STORE_NOT_SHARED",
-            f"the store {shown!r} is on this machine, but Temporal is not: other workers may not see it",
-            mend="if every worker mounts that folder, set store_shared to true (STEPWISE_STORE_SHARED=true)",
-        )
-    return FileBlobs(Path(path), fsync=fsync)
+    return Path(path)

@@ -15,6 +15,7 @@ from schemas.common import ArtifactRef
 from schemas.errors import EvidenceConflict
 from store.errors import NotStored, StoreUnavailable
 from store.keys import check_key
+from system.files import create_exclusive, write_atomic
 
 _TEMPORARY: Final = ".tmp"
 _LOCKS: Final = ".locks"
@@ -26,7 +27,7 @@ STALE_S: Final = 3_600.0
 def _io(key: str) -> Iterator[None]:
     try:
         yield
-    except (NotADirectoryError, IsADirectoryError) as error:
+    except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         raise EvidenceConflict(
             "E_STORE_FOLDER", f"{key} cannot be a file and a folder at once", key=key
         ) from error
@@ -34,14 +35,6 @@ def _io(key: str) -> Iterator[None]:
         raise StoreUnavailable(
             "E_STORE_UNAVAILABLE", f"the store failed at {key}: {error.strerror or error}", key=key
         ) from error
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class FileBlobs:
@@ -54,6 +47,7 @@ class FileBlobs:
     def __init__(self, root: Path, *, fsync: bool) -> None:
         self._root = root
         self._fsync = fsync
+        self._aside = root / _TEMPORARY
         with _io(_TEMPORARY):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in (_TEMPORARY, _LOCKS):
@@ -65,9 +59,7 @@ class FileBlobs:
         path = self._path(key)
         digest = hashlib.sha256(data).hexdigest()
         with _io(key):
-            made = not path.exists() and self._link(path, data)
-            if self._fsync:
-                _sync_folder(path.parent)
+            made = create_exclusive(path, data, fsync=self._fsync, aside=self._aside)
             if not made and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                 raise EvidenceConflict("E_EVIDENCE_CONFLICT", f"{key} is stored with other content", key=key)
         return ArtifactRef(uri=key, sha256=digest, bytes=len(data), media_type=media_type)
@@ -88,11 +80,7 @@ class FileBlobs:
             stored = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
             if stored != expected_sha256:
                 return False
-            with self._temporary(data) as temporary:
-                self._make_folders(path.parent)
-                temporary.replace(path)
-            if self._fsync:
-                _sync_folder(path.parent)
+            write_atomic(path, data, fsync=self._fsync, aside=self._aside)
         return True
 
     def remove(self, key: str) -> None:
@@ -154,38 +142,6 @@ class FileBlobs:
             raise error
 
     @contextmanager
-    def _temporary(self, data: bytes) -> Iterator[Path]:
-        path = self._root / _TEMPORARY / os.urandom(12).hex()
-        try:
-            with path.open("xb") as file:
-                file.write(data)
-                if self._fsync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-    def _link(self, path: Path, data: bytes) -> bool:
-        """Write ``data`` aside and put it into place whole; False where another writer was first."""
-        with self._temporary(data) as temporary:
-            try:
-                self._make_folders(path.parent)
-                # a link, unlike a rename, fails where there is something already
-                os.link(temporary, path)
-            except FileExistsError:
-                return False
-        return True
-
-    def _make_folders(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        self._make_folders(folder.parent)
-        folder.mkdir(exist_ok=True)
-        if self._fsync:
-            _sync_folder(folder.parent)
-
-    @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
         name = hashlib.sha256(key.encode()).hexdigest()[:2]
         with (self._root / _LOCKS / name).open("ab") as file:
@@ -194,7 +150,7 @@ class FileBlobs:
 
     def _remove_stale(self) -> None:
         oldest = time.time() - STALE_S
-        for path in (self._root / _TEMPORARY).iterdir():
+        for path in self._aside.iterdir():
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()

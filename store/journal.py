@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,10 +13,11 @@ from schemas.errors import BadInput, EvidenceConflict
 from schemas.events import RunEvent
 from store.evidence import Evidence, line_of
 from store.keys import PRUNED
+from system.logs import logger
 
 _SEGMENT: Final = re.compile(r"(\d{6,})-(\d{6,})\.jsonl\Z")
 _MAX_KNOWN: Final = 1_000
-_log = logging.getLogger("stepwise.store")
+_log = logger("store")
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,19 @@ from schemas.errors import BadInput
 MAX_KEY_BYTES: Final = 1_000
 MAX_PART_BYTES: Final = 240
 """Below the 255 bytes of file systems, so that suffixes have room."""
+RUN: Final = "run.json"
+"""In a run's folder: who holds the run (``RunRecord``)."""
+RECEIPT: Final = "receipt.json"
+"""In an attempt's folder: its evidence (``StepReceipt``)."""
+ENVELOPE: Final = "envelope.json"
+"""In an attempt's folder: what it leaves for later steps (``HandoffEnvelope``)."""
+PARTIAL: Final = "handoff_partial.json"
+"""In the folder of a stopped attempt: all that is needed to go on from there (``PartialHandoff``)."""
 PRUNED: Final = ".pruned"
 """Suffix of the key that retention leaves where it removed a file, or the folder of a run."""
 
 _NEVER: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control and format characters, surrogates, line and paragraph separators."""
-
-
 _PLAIN: Final = re.compile(
     r"[A-Za-z0-9_#-][A-Za-z0-9_.#-]{0,100}(?:/[A-Za-z0-9_#-][A-Za-z0-9_.#-]{0,100}){0,8}"
 )

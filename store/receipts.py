@@ -23,10 +23,10 @@ from schemas.pruned import Pruned
 from schemas.receipt import GENESIS, StepReceipt
 from store.errors import EvidenceCorrupt, NotStored
 from store.evidence import Evidence
+from store.keys import ENVELOPE, PARTIAL, RECEIPT
 
-_NAMING: Final = ("/envelope.json", "/handoff_partial.json")
+_NAMING: Final = (f"/{ENVELOPE}", f"/{PARTIAL}")
 """Files that name further files."""
-_RECEIPT: Final = "/receipt.json"
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,19 @@ class Receipts:
 
     def write(self, receipt: StepReceipt) -> ArtifactRef:
         """Store a receipt in its attempt's folder; raises EvidenceConflict if another one is there."""
-        return self._evidence.put_model(f"{_folder(receipt)}/receipt.json", receipt)
+        return self._evidence.put_model(f"{_folder(receipt)}/{RECEIPT}", receipt)
 
     def write_envelope(self, envelope: HandoffEnvelope) -> ArtifactRef:
         """Store an envelope in its attempt's folder; raises EvidenceConflict if another one is there."""
-        return self._evidence.put_model(f"{_folder(envelope)}/envelope.json", envelope)
+        return self._evidence.put_model(f"{_folder(envelope)}/{ENVELOPE}", envelope)
 
     def write_partial(self, partial: PartialHandoff) -> ArtifactRef:
         """Store a partial handoff in its attempt's folder; raises EvidenceConflict if another one is there."""
-        return self._evidence.put_model(f"{_folder(partial)}/handoff_partial.json", partial)
+        return self._evidence.put_model(f"{_folder(partial)}/{PARTIAL}", partial)
 
     def read(self, key: AttemptKey) -> StepReceipt | None:
         """Return the attempt's receipt, or None; raises EvidenceCorrupt."""
-        return self._evidence.get_model(f"{key.path}/receipt.json", StepReceipt)
+        return self._evidence.get_model(f"{key.path}/{RECEIPT}", StepReceipt)
 
     def verify_run(self, run_id: str, head: str | None = None) -> Report:
         """Check a run's chain of receipts, and every file they name; ``head`` is the digest it must end with."""
@@ -82,7 +82,7 @@ class Receipts:
         if not keys and marker is None:
             check.problem(f"runs/{run_id}", "the store knows no such run")
         for key in keys:
-            if key.endswith(_RECEIPT):
+            if key.endswith(f"/{RECEIPT}"):
                 check.add_receipt(key)
         chain: list[str] = []
         lost = _lost_receipts(run_id, marker, keys)
@@ -99,7 +99,7 @@ class Receipts:
 def _lost_receipts(run_id: str, marker: Pruned | None, keys: Iterable[str]) -> int:
     """Return how many receipts retention has removed."""
     pruned = {f"runs/{run_id}/{name}" for name in marker.files} if marker else set()
-    return sum(key.endswith(_RECEIPT) for key in pruned.difference(keys))
+    return sum(key.endswith(f"/{RECEIPT}") for key in pruned.difference(keys))
 
 
 class _Verification:
@@ -120,7 +120,7 @@ class _Verification:
         except ValidationError:
             self.problem(key, "is no receipt: it was altered")
             return
-        if key != f"{_folder(receipt)}/receipt.json":
+        if key != f"{_folder(receipt)}/{RECEIPT}":
             self.problem(key, f"speaks of another attempt: {_folder(receipt)}")
         self._receipts[hashlib.sha256(data).hexdigest()] = (key, receipt)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, quote_plus
 
 from policy.secrets import MARKER, MAX_PASSES, is_plain_value, is_secret_field, marker, redact
+from schemas.tools import head_of_cut
 from store.errors import RedactionFailed
 
 MIN_SECRET: Final = 6
@@ -18,7 +19,6 @@ MIN_SECRET: Final = 6
 _MIN_CUT: Final = 4
 _SHORT: Final = 100
 _MAX_CLEAN: Final = 20_000
-_CUT: Final = re.compile(r"… \[\d{1,20} characters in all\]\Z")
 
 T = TypeVar("T")
 
@@ -135,12 +135,12 @@ class Redactor:
             # markers come first, so that a secret like "redacted" does not eat them
             either = re.compile("|".join([f"({MARKER.pattern})", *map(re.escape, found)]))
             text = either.sub(lambda hit: hit[0] if hit[1] else marker("exact", exact[hit[0]]), text)
-        if exact and (note := _CUT.search(text, max(0, len(text) - 64))):
-            kept = text[: note.start()]
-            longest = max((self._overlap(kept, form) for form in exact), default=0)
+        if exact and (end := head_of_cut(text)) is not None:
+            kept = text[:end]
+            longest = max(self._overlap(kept, form) for form in exact)
             if longest:
-                start = len(kept) - longest
-                return f"{kept[:start]}{marker('cut', kept[start:])}{text[note.start() :]}"
+                start = end - longest
+                return f"{kept[:start]}{marker('cut', kept[start:])}{text[end:]}"
         return text
 
     @staticmethod

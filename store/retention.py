@@ -13,11 +13,9 @@ from typing import Final
 from schemas.errors import EvidenceConflict
 from schemas.pruned import Pruned
 from store.evidence import Evidence
-from store.keys import PRUNED
+from store.keys import PRUNED, RECEIPT, RUN
 
 _RUNS: Final = "runs/"
-_RECORD: Final = "run.json"
-_RECEIPT: Final = "/receipt.json"
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Retention:
             if not name:
                 continue
             files = found.setdefault(run_id, {})
-            if name != _RECORD and not self._is_marker(key):
+            if name != RUN and not self._is_marker(key):
                 files[name] = size
         return found
 
@@ -113,7 +111,7 @@ class Retention:
         for name in files.keys() - marker.files.keys():
             self._create(f"{_RUNS}{run_id}/{name}", Pruned(pruned_at=now))
         # A chain that is whole can be verified for as long as possible.
-        for name in sorted(files, key=lambda name: (name.endswith(_RECEIPT), name)):
+        for name in sorted(files, key=lambda name: (name.endswith(f"/{RECEIPT}"), name)):
             self._evidence.blobs.remove(f"{_RUNS}{run_id}/{name}")
         return sum(files.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,11 +11,13 @@ from schemas.fork import ForkRef
 from schemas.run_record import RunRecord
 from store.errors import EvidenceCorrupt, NotStored, StoreUnavailable
 from store.evidence import Evidence
+from store.keys import RUN
+from system.logs import logger
 
 MAX_TRIES: Final = 100
 """Lost races after which the store is said to be unavailable."""
 
-_log = logging.getLogger("stepwise.store")
+_log = logger("store")
 
 
 class Runs:
@@ -111,7 +112,7 @@ class Runs:
 
 
 def _key(run_id: str) -> str:
-    return f"runs/{run_id}/run.json"
+    return f"runs/{run_id}/{RUN}"
 
 
 def _held(run_id: str, record: RunRecord | None, lease: Lease) -> RunRecord:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from system.git import GitError, checked_oid, checked_ref
+from system.git import TRANSFER_TIMEOUT_S, GitError, checked_oid, checked_ref
 from system.repository import Repository
 
-BUNDLE_TIMEOUT_S: Final = 900.0
 _SHALLOW: Final = "shallow"
 """Name beside the savepoints under which a shallow clone's list of commits without parents is kept."""
 
@@ -21,7 +20,6 @@ async def bundle(
     *,
     base: str | None,
     refs: Sequence[str] = (),
-    timeout_s: float = BUNDLE_TIMEOUT_S,
 ) -> None:
     """Write the run's branch and ``refs`` to the file ``path`` (absolute), whole or not at all; replaces what is there.
 
@@ -35,7 +33,7 @@ async def bundle(
     try:
         since = () if base is None else (f"^{checked_oid(base)}",)
         args = ("bundle", "create", "--quiet", "--version=2", str(temporary), *names, *since)
-        await repository.git.run(*args, timeout_s=timeout_s)
+        await repository.git.run(*args, timeout_s=TRANSFER_TIMEOUT_S)
         _sync(temporary)
         temporary.replace(path)
     finally:
@@ -43,9 +41,7 @@ async def bundle(
             leftover.unlink(missing_ok=True)
 
 
-async def unbundle(
-    repository: Repository, path: Path, *, of: str | None = None, timeout_s: float = BUNDLE_TIMEOUT_S
-) -> dict[str, str]:
+async def unbundle(repository: Repository, path: Path, *, of: str | None = None) -> dict[str, str]:
     """Take in the objects of the bundle at ``path`` (absolute) and set its refs; return them. The working tree stays as it is.
 
     A bundle of another run, whose id is ``of``, sets no refs here. Starts two processes (one then), one more for a
@@ -55,7 +51,7 @@ async def unbundle(
     branch_ref = repository.branch_ref if of is None else f"refs/heads/stepwise/{of}"
     prefix = repository.savepoint_prefix if of is None else f"refs/stepwise/{of}/"
     args = ("bundle", "unbundle", str(path))
-    finished = await repository.git.run(*args, timeout_s=timeout_s)
+    finished = await repository.git.run(*args, timeout_s=TRANSFER_TIMEOUT_S)
     refs = {}
     for line in finished.stdout.decode("utf-8", "replace").splitlines():
         oid, _, name = line.partition(" ")

@@ -8,15 +8,12 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
 
 from system.bundles import unbundle
-from system.git import GitError, GitTimeout, SourceRefused
+from system.git import TRANSFER_TIMEOUT_S, GitError, GitTimeout, SourceRefused
 from system.git_layout import pin
 from system.repository import Repository
 from system.source import URL_PROTOCOLS, Source, url_config
-
-CLONE_TIMEOUT_S: Final = 1_800.0
 
 
 async def clone(
@@ -25,7 +22,6 @@ async def clone(
     *,
     run_id: str,
     token: str | None = None,
-    timeout_s: float = CLONE_TIMEOUT_S,
 ) -> Repository:
     """Make the run's clone at ``target``: branch ``stepwise/<run_id>`` at ``source.head``, with its history and tags.
 
@@ -34,8 +30,8 @@ async def clone(
     own). Raises SourceRefused when the source does not give its commit, GitError, GitTimeout.
     """
     async with _made(target, run_id=run_id, base=source.head) as repository:
-        await _fetch(repository, source, token=token, timeout_s=timeout_s)
-        await _check_out(repository, timeout_s=timeout_s)
+        await _fetch(repository, source, token=token)
+        await _check_out(repository)
     return Repository(target, run_id=run_id, base=source.head)
 
 
@@ -45,7 +41,6 @@ async def clone_from_bundles(
     *,
     run_id: str,
     base: str,
-    timeout_s: float = CLONE_TIMEOUT_S,
 ) -> Repository:
     """Make the run's clone at ``target`` from a self-contained bundle and then later ones, in their order.
 
@@ -54,8 +49,8 @@ async def clone_from_bundles(
     """
     async with _made(target, run_id=run_id, base=base) as repository:
         for path in bundles:
-            await unbundle(repository, path, timeout_s=timeout_s)
-        await _check_out(repository, timeout_s=timeout_s)
+            await unbundle(repository, path)
+        await _check_out(repository)
     return Repository(target, run_id=run_id, base=base)
 
 
@@ -69,7 +64,6 @@ async def clone_fork(
     of: str,
     head: str,
     token: str | None = None,
-    timeout_s: float = CLONE_TIMEOUT_S,
 ) -> Repository:
     """Make a fork's clone at ``target``: its branch at commit ``head`` of run ``of``, which began at ``base``.
 
@@ -78,11 +72,11 @@ async def clone_fork(
     """
     async with _made(target, run_id=run_id, base=base) as repository:
         if source is not None:
-            await _fetch(repository, source, token=token, timeout_s=timeout_s)
+            await _fetch(repository, source, token=token)
         for path in bundles:
-            await unbundle(repository, path, of=of, timeout_s=timeout_s)
+            await unbundle(repository, path, of=of)
         await repository.set_ref(repository.branch_ref, head)
-        await _check_out(repository, timeout_s=timeout_s)
+        await _check_out(repository)
     return Repository(target, run_id=run_id, base=base)
 
 
@@ -101,7 +95,7 @@ async def _made(target: Path, *, run_id: str, base: str) -> AsyncIterator[Reposi
         shutil.rmtree(work_tree, ignore_errors=True)
 
 
-async def _fetch(repository: Repository, source: Source, *, token: str | None, timeout_s: float) -> None:
+async def _fetch(repository: Repository, source: Source, *, token: str | None) -> None:
     args = [
         "fetch",
         "--quiet",
@@ -116,29 +110,31 @@ async def _fetch(repository: Repository, source: Source, *, token: str | None, t
     try:
         if source.kind == "url":
             config = url_config(source.location, token)
-            await repository.git.run(*args, config=config, protocols=URL_PROTOCOLS, timeout_s=timeout_s)
+            await repository.git.run(
+                *args, config=config, protocols=URL_PROTOCOLS, timeout_s=TRANSFER_TIMEOUT_S
+            )
             return
         # The serving git refuses a repository that another user owns, and hears nothing but this file.
         with tempfile.NamedTemporaryFile("w", prefix="stepwise-git-", suffix=".config") as file:
             file.write("[safe]\n\tdirectory = *\n")
             file.flush()
             env = {"GIT_CONFIG_GLOBAL": file.name}
-            await repository.git.run(*args, env=env, protocols=("file",), timeout_s=timeout_s)
+            await repository.git.run(*args, env=env, protocols=("file",), timeout_s=TRANSFER_TIMEOUT_S)
     except GitTimeout:
         raise
     except GitError as error:
-        raise SourceRefused(
+        raise SourceRefused.because(
+            error,
             "E_GIT_UNREACHABLE",
             f"{source.location} did not give commit {source.head}: {error.message}",
             mend="check that the base still exists there",
-            argv=error.argv,
-            exit_code=error.exit_code,
-            stderr=error.stderr,
         ) from error
 
 
-async def _check_out(repository: Repository, *, timeout_s: float) -> None:
-    await repository.git.run("read-tree", "--reset", "-u", "--end-of-options", "HEAD", timeout_s=timeout_s)
+async def _check_out(repository: Repository) -> None:
+    await repository.git.run(
+        "read-tree", "--reset", "-u", "--end-of-options", "HEAD", timeout_s=TRANSFER_TIMEOUT_S
+    )
 
 
 def _beside(target: Path) -> Path:

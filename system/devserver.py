@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -339,7 +339,7 @@ def _spawn(argv: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def _held(db: Path) -> Any:
+def _held(db: Path) -> Iterator[None]:
     """Keep others from the database: two servers on one file destroy it."""
     try:
         db.parent.mkdir(parents=True, exist_ok=True)

@@ -184,39 +184,59 @@ class Root:
             os.close(fd)
 
 
-def write_atomic(path: Path, data: bytes, *, fsync: bool = True) -> None:
-    """Write one of the engine's own files: the old content or the new, never a part; parents are made."""
-    with _temporary(path, data, fsync=fsync) as temporary:
+def write_atomic(path: Path, data: bytes, *, fsync: bool = True, aside: Path | None = None) -> None:
+    """Write one of the engine's own files: the old content or the new, never a part; parents are made.
+
+    It is written into the folder ``aside`` (of the same file system; None: beside it) and moved from there.
+    """
+    with _written(path, data, fsync=fsync, aside=aside) as temporary:
         temporary.replace(path)
+
+
+def create_exclusive(path: Path, data: bytes, *, fsync: bool = True, aside: Path | None = None) -> bool:
+    """Create one of the engine's own files, as ``write_atomic`` does; False, and no change, when it exists already."""
+    if path.exists():
+        # Whoever made it may not have come to flush the folder.
         if fsync:
             _sync_folder(path.parent)
-
-
-def create_exclusive(path: Path, data: bytes, *, fsync: bool = True) -> bool:
-    """Create one of the engine's own files, whole; return False, and change nothing, when it exists already."""
-    with _temporary(path, data, fsync=fsync) as temporary:
+        return False
+    with _written(path, data, fsync=fsync, aside=aside) as temporary:
         try:
+            # A link, unlike a move, fails where there is something already.
             os.link(temporary, path)
         except FileExistsError:
             return False
-        if fsync:
-            _sync_folder(path.parent)
     return True
 
 
 @contextmanager
-def _temporary(path: Path, data: bytes, *, fsync: bool) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
+def _written(path: Path, data: bytes, *, fsync: bool, aside: Path | None) -> Iterator[Path]:
+    """Yield a file with this content that is to take its place at ``path``; flushed, as the folder is afterwards."""
+    if aside is None:
+        _make_folders(path.parent, fsync=fsync)
+    temporary = (aside or path.parent) / f".{os.urandom(8).hex()}.tmp"
     try:
         with temporary.open("xb") as file:
             file.write(data)
             if fsync:
                 file.flush()
                 os.fsync(file.fileno())
+        # Only now: a store that is not mounted has no folder ``aside``, and must not come to be anew.
+        _make_folders(path.parent, fsync=fsync)
         yield temporary
+        if fsync:
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _make_folders(folder: Path, *, fsync: bool) -> None:
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent, fsync=fsync)
+    folder.mkdir(exist_ok=True)
+    if fsync:
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(path: Path) -> None:

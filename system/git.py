@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from schemas.errors import StepwiseError
 from system.processes import Finished, run
@@ -45,6 +45,8 @@ GitCode = Literal[
 ]
 
 DEFAULT_TIMEOUT_S: Final = 120.0
+TRANSFER_TIMEOUT_S: Final = 1_800.0
+"""For processes that move a repository's whole content."""
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 """Upper bound of what one git process may print; lists of paths are never used when cut."""
 
@@ -150,6 +152,11 @@ class GitError(StepwiseError):
         self.argv = tuple(argv)
         self.exit_code = exit_code
         self.stderr = stderr
+
+    @classmethod
+    def because(cls, error: GitError, code: GitCode, message: str, *, mend: str | None = None) -> Self:
+        """Return an error of this kind about the process that ``error`` is about."""
+        return cls(code, message, mend=mend, argv=error.argv, exit_code=error.exit_code, stderr=error.stderr)
 
 
 class GitTimeout(GitError):

@@ -27,7 +27,6 @@ MAX_IGNORED_LISTED: Final = 50
 """How many ignored paths are named; the rest is counted."""
 
 _GITLINK: Final = b"160000"
-_SYMLINK: Final = b"120000"
 _ABSENT: Final = b"000000"
 _NULL: Final = b"0" * 40
 

@@ -227,13 +227,8 @@ class Repository:
         except GitError as error:
             if error.code != "E_GIT_FAILED":
                 raise
-            raise RefMoved(
-                "E_GIT_REF_MOVED",
-                f"{ref} could not be set: {error.message}",
-                argv=error.argv,
-                exit_code=error.exit_code,
-                stderr=error.stderr,
-            ) from error
+            message = f"{ref} could not be set: {error.message}"
+            raise RefMoved.because(error, "E_GIT_REF_MOVED", message) from error
 
     async def ref(self, name: str) -> str | None:
         """Return the object a ref points at, None if there is no such ref. Starts one process."""

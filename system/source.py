@@ -20,6 +20,7 @@ _URL_TEXT: Final = re.compile(r"[!-~]+")
 _FULL_OID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA256_CHARS: Final = 64
 _PATHS_NAMED: Final = 5
+_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ async def inspect_source(
     *,
     allow_dirty: bool = False,
     token: str | None = None,
-    timeout_s: float = 60.0,
 ) -> Source:
     """Find out what ``repo`` (absolute path, https or ssh URL) has at ``base`` (branch, tag, commit; default HEAD).
 
@@ -58,8 +58,8 @@ async def inspect_source(
         except GitError as error:
             raise SourceRefused("E_GIT_BAD_REF", error.message) from error
     if repo.startswith("/"):
-        return await _inspect_path(_absolute(repo), base, allow_dirty=allow_dirty, timeout_s=timeout_s)
-    return await _inspect_url(check_url(repo), base, token=token, timeout_s=timeout_s)
+        return await _inspect_path(_absolute(repo), base, allow_dirty=allow_dirty)
+    return await _inspect_url(check_url(repo), base, token=token)
 
 
 def check_url(url: str) -> str:
@@ -99,9 +99,9 @@ def url_config(url: str, token: str | None) -> dict[str, str]:
     return {f"http.https://{parts.netloc}/.extraHeader": f"Authorization: Basic {secret}"}
 
 
-async def _inspect_path(path: Path, base: str | None, *, allow_dirty: bool, timeout_s: float) -> Source:
+async def _inspect_path(path: Path, base: str | None, *, allow_dirty: bool) -> Source:
     git_dir, work_tree = locate(path)
-    git = Git(git_dir=git_dir, work_tree=work_tree, timeout_s=timeout_s)
+    git = Git(git_dir=git_dir, work_tree=work_tree, timeout_s=_TIMEOUT_S)
     name = base or "HEAD"
     head = await _parsed(git, f"{name}^{{commit}}")
     if not head:
@@ -134,12 +134,12 @@ async def _inspect_path(path: Path, base: str | None, *, allow_dirty: bool, time
     )
 
 
-async def _inspect_url(url: str, base: str | None, *, token: str | None, timeout_s: float) -> Source:
+async def _inspect_url(url: str, base: str | None, *, token: str | None) -> Source:
     patterns = (
         ["HEAD"] if base is None else [f"refs/heads/{base}", f"refs/tags/{base}", f"refs/tags/{base}^{{}}"]
     )
     # No repository of this machine is involved: "/" is none.
-    git = Git(git_dir=Path("/"), timeout_s=timeout_s)
+    git = Git(git_dir=Path("/"), timeout_s=_TIMEOUT_S)
     try:
         finished = await git.run(
             "ls-remote",
@@ -153,13 +153,11 @@ async def _inspect_url(url: str, base: str | None, *, token: str | None, timeout
     except GitTimeout:
         raise
     except GitError as error:
-        raise SourceRefused(
+        raise SourceRefused.because(
+            error,
             "E_GIT_UNREACHABLE",
             f"{url} cannot be read from host {socket.gethostname()}: {error.message}",
             mend="check the address and the worker's git_credentials setting",
-            argv=error.argv,
-            exit_code=error.exit_code,
-            stderr=error.stderr,
         ) from error
     found: dict[str, str] = {}
     symbolic: str | None = None

@@ -1,27 +1,24 @@
-"""Answers to an agent's questions: checked against its options, or made from them where nobody answers. Pure."""
+"""Answers to an agent's questions: checked against its options. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schemas.questions import Question, QuestionItem
-
-BEST_JUDGEMENT = "Use your best judgement."
-Value = str | list[str]
+from schemas.questions import Question, QuestionItem, Words
 
 
 class BadAnswer(Exception):
     """Raised when an answer does not fit the question; the text names what would."""
 
 
-def checked(question: Question, answers: Mapping[str, Value]) -> dict[str, Value]:
+def checked(question: Question, answers: Mapping[str, Words]) -> dict[str, Words]:
     """Return the answers by question text; none given means the defaults. Raises BadAnswer.
 
     An item is named by its text, its header, or its number from 1; an option by its text or its number from 1.
     """
     if not answers:
-        return default_answers(question)
-    found: dict[str, Value] = {}
+        return question.defaults
+    found: dict[str, Words] = {}
     for key, value in answers.items():
         item = _item(question, key)
         found[item.question] = _value(item, value)
@@ -35,11 +32,6 @@ def checked(question: Question, answers: Mapping[str, Value]) -> dict[str, Value
     return found
 
 
-def default_answers(question: Question) -> dict[str, Value]:
-    """Return the answers that stand for silence: the first option, or the agent's own judgement."""
-    return {item.question: item.options[0] if item.options else BEST_JUDGEMENT for item in question.items}
-
-
 def _item(question: Question, key: str) -> QuestionItem:
     for number, item in enumerate(question.items, 1):
         if key in {item.question, item.header, str(number)} and key:
@@ -48,7 +40,7 @@ def _item(question: Question, key: str) -> QuestionItem:
     raise BadAnswer(f"no question {key!r}; asked: {known}")
 
 
-def _value(item: QuestionItem, value: Value) -> Value:
+def _value(item: QuestionItem, value: Words) -> Words:
     values = [value] if isinstance(value, str) else value
     if not values or not all(one.strip() for one in values):
         raise BadAnswer(f"the answer to {item.question!r} is empty")

@@ -24,7 +24,7 @@ from schemas.messages import (
     Verdict,
 )
 from schemas.questions import CallDecision, CallRequest, Given, Question
-from schemas.run_state import Asked, LastRefused, RunState, Settled, State, WaitFor, Waiting
+from schemas.run_state import Asked, LastRefused, RunState, State, WaitFor, Waiting
 from workflows.answers import checked
 from workflows.journal import Journal
 from workflows.live import Live, Told, same_attempt
@@ -191,20 +191,17 @@ class Conversation:
         return Verdict(verdict="refused", name=name, message=reason, legal=legal)
 
     def heard(self, payload: Durable) -> None:
-        """Take a word of the work activity: its session asks something, or that is over."""
-        match payload:
-            case Asked() if same_attempt(payload.key, self.working):
-                if self.live.add(payload):
-                    self._asked(payload)
-            case Settled() if same_attempt(payload.key, self.working):
-                self.live.settled(payload.id)
-            case _:
-                return
-        self.show()
+        """Take a word of the work activity: its session asks something.
 
-    def _asked(self, asked: Asked) -> None:
-        text = asked.question.items[0].question if asked.question else call_reason(asked.call)
-        self.journal.add("question_asked", id=asked.id, text=text[:500], live=True)
+        That it waits for it no more is no news: either it was answered from here, or the work is about to end with
+        it, and it can be answered all the same.
+        """
+        if not isinstance(payload, Asked) or not same_attempt(payload.key, self.working):
+            return
+        if self.live.add(payload):
+            text = payload.question.items[0].question if payload.question else call_reason(payload.call)
+            self.journal.add("question_asked", id=payload.id, text=text[:500], live=True)
+            self.show()
 
     def _heard(self, name: str, payload: Closed, verdict: Verdict, settle: Settle) -> None:
         self.state.messages += 1
@@ -245,7 +242,8 @@ class Conversation:
                 return self._take_order(name, payload)
 
     def _take_interrupt(self, payload: Interrupt) -> Verdict:
-        if self.run_state == "stopping" or self.stop_asked:
+        waits = self._waiting is not None and self._waiting.kind != "rate_limit"
+        if self.run_state == "stopping" or self.stop_asked or waits:
             return Verdict(verdict="already", name="interrupt", message="already so")
         self.state.interrupt = payload
         if self._waiting is not None:

@@ -14,6 +14,7 @@ from schemas.routing import RoutingState
 from schemas.run import FlowResult
 from schemas.run_state import GateSeen, OwedGate, RunState
 from workflows.final import conclude, owe
+from workflows.log import logger
 from workflows.phases import Refused
 from workflows.routing import begin, transition
 from workflows.run import Ended, Run
@@ -168,7 +169,8 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     state = run.state
     run.step = None
     await _chain_on(run, outcome, summary)
-    outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary
+    if outcome != "cancelled":
+        outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary
     # It stands: nothing that people say from here on could change it, so nothing is taken.
     run.outcome = outcome
     run.show()
@@ -193,14 +195,7 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     elif state.resolved is not None:
         await run.phases.flush()
     await _settle(run, outcome)
-    while state.resolved is not None and run.journal.batch():
-        # What people said while the workspace was given back.
-        try:
-            await run.phases.flush()
-        except Refused as refused:
-            error = error or ErrorEnvelope(code=refused.type, message=refused.message)
-            break
-        await _settle(run, outcome)
+    await _flush_refusals(run)
     result = FlowResult(
         run_id=state.run_id,
         outcome=outcome,
@@ -227,6 +222,16 @@ async def _settle(run: Run, outcome: Outcome) -> None:
     run.phases.phase = None
     run.show()
     await workflow.wait_condition(lambda: run.settled)
+
+
+async def _flush_refusals(run: Run) -> None:
+    """Store what the journal says of messages that came while the run ended."""
+    try:
+        while run.state.resolved is not None and run.journal.batch():
+            await run.phases.flush()
+            await workflow.wait_condition(lambda: run.settled)
+    except Refused as refused:
+        logger.warning("the last messages are not in the journal: %s", refused.message)
 
 
 async def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:

@@ -53,10 +53,6 @@ class Live:
         self._asked[asked.id] = (asked, workflow.now())
         return True
 
-    def settled(self, asked_id: str) -> None:
-        """Forget what is answered, or waits no more."""
-        self._asked.pop(asked_id, None)
-
     def over(self) -> None:
         """Forget all that was asked: the session works no more."""
         self._asked.clear()
@@ -71,7 +67,7 @@ class Live:
 
     def answered(self, asked_id: str, word: Given | CallDecision) -> None:
         """Keep what a person says until the session has it; a second answer finds nothing that waits."""
-        self.settled(asked_id)
+        self._asked.pop(asked_id, None)
         if isinstance(word, Given):
             self.given[word.question.question_id] = word
         else:

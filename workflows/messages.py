@@ -166,8 +166,7 @@ def legal_now(now: Situation) -> list[str]:
 
 def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     """Return why the message is refused now, or None where it is legal."""
-    held = now.pause_requested or now.waiting_for == "pause"
-    if name == "pause" and held and now.state in {"running", "waiting"}:
+    if _is_so(name, now):
         return None
     legal = legal_now(now)
     if name not in legal:
@@ -182,6 +181,13 @@ def refusal(name: str, payload: Closed, now: Situation) -> str | None:
             return _refuse_answer(payload, now)
         case _:
             return None
+
+
+def _is_so(name: str, now: Situation) -> bool:
+    """Tell whether what a message asks for is so already: that is no fault, and answered so."""
+    held = now.state == "waiting" and now.waiting_for in {"pause", "human"}
+    asked = now.pause_requested and now.state in {"running", "waiting"}
+    return (name == "pause" and (held or asked)) or (name == "interrupt" and held)
 
 
 def _refuse_resume(payload: Resume, now: Situation) -> str | None:

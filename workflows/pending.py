@@ -10,7 +10,6 @@ from typing import Any
 
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, LegalAnswer, PendingItem, RunState, Waiting
-from workflows.answers import default_answers
 from workflows.messages import Situation
 
 
@@ -132,8 +131,6 @@ def asked_lines(question: Question | None, call: CallRequest | None) -> list[str
 def _numbered(question: Question | None) -> dict[str, Any]:
     if question is None:
         return {}
-    defaults = default_answers(question)
     return {
-        str(number): defaults[item.question] if item.options else "…"
-        for number, item in enumerate(question.items, 1)
+        str(number): item.default if item.options else "…" for number, item in enumerate(question.items, 1)
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from policy.budgets import MAX_CYCLES, Exceeded, extend, remaining, tightest
+from policy.budgets import Exceeded, extend, remaining, tightest
 from schemas.calls import WorkOut
-from schemas.common import Budget, Usage
+from schemas.common import MAX_CYCLES, Budget, Usage
 from schemas.flow import StepSpec
 from schemas.messages import ExtendBudget
 from workflows.run import Run

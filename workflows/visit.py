@@ -17,7 +17,6 @@ from schemas.messages import Approve, ExtendBudget, Reject, Resume
 from schemas.questions import CallRequest, Given, Question
 from schemas.routing import Directive, RoutingOutcome
 from schemas.run_state import PartialView, WaitFor
-from workflows.answers import default_answers
 from workflows.attempt import AttemptOver, Attempts
 from workflows.conversation import Order
 from workflows.facts import Carry, compose, gates_line, stopped
@@ -30,6 +29,8 @@ Call = TypeVar("Call", bound=PhaseIn)
 Out = TypeVar("Out", bound=Durable)
 
 MAX_REJECTIONS = 5
+MAX_SILENCES = 5
+"""How often a visit goes on by itself when nobody answers: an agent that always fails must come to an end."""
 EXECUTION: dict[str, Execution] = {
     "finished": "succeeded",
     "interrupted": "interrupted",
@@ -51,6 +52,7 @@ class Visit:
         self._at = Attempts(run, step, visit)
         self._agent_failures = 0
         self._rejections = 0
+        self._silences = 0
 
     async def go(self) -> RoutingOutcome:
         """Run attempts until routing leaves the step. Raises Ended."""
@@ -267,7 +269,7 @@ class Visit:
             if order is not None and not isinstance(order, Given):
                 return await self._ordered(order, facts)
             given = order
-        self._at.given = given or Given(question=question, answers=default_answers(question), by="default")
+        self._at.given = given or Given(question=question, answers=question.defaults, by="default")
         run.journal.add(
             "question_answered", id=question.question_id, step=step.id, by=self._at.given.by or None
         )
@@ -288,8 +290,9 @@ class Visit:
 
     async def _ask(self, kind: WaitFor, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait for a person; silence may go on by itself where there is something to go on from."""
-        default = kind == "pause" or self._at.unfinished
+        default = kind == "pause" or (self._at.unfinished and self._silences < MAX_SILENCES)
         order = await self._run.wait(kind, reason, self._step.human, default=default)
+        self._silences += order is None
         return await self._ordered(order or Resume(), facts)
 
     async def _ordered(self, order: object, facts: StepFacts) -> RoutingOutcome | None:

@@ -24,7 +24,7 @@ from flow_kit import (
     turn,
     write,
 )
-from run_kit import READ_ONLY, ended, played, resume, start, waiting
+from run_kit import READ_ONLY, ended, played, resume, start, update, waiting
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ async def test_a_rate_limit_can_be_tried_before_its_time(desk: Rig, repo: Path) 
     assert (await ended(desk, "rate-now")).outcome == "verified"
 
 
-async def test_a_question_waits_and_a_retry_tells_the_next_attempt_what_was_said(
+async def test_a_retry_stops_the_agent_that_asks_and_tells_the_next_attempt_what_was_said(
     desk: Rig, repo: Path
 ) -> None:
     ask = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
@@ -120,28 +120,31 @@ async def test_a_question_waits_and_a_retry_tells_the_next_attempt_what_was_said
     start(desk, "question", repo, spec, script(only=turn(ask)))
     status = await waiting(desk, "question", "answer")
     assert status["waiting"]["reason"] == "Red or blue?"
-    await resume(desk, "question", action="retry", note="Blue, please.")
+    assert status["phase"] == "work", "its session is held for the answer"
+    verdict = await update(
+        desk, "question", "resume", {"action": "retry", "note": "Blue, please.", "by": "ann"}
+    )
+    assert verdict["message"] == "the agent is stopped first"
     await desk.until("question", lambda now: now["attempt"] == 2 and now["waiting"] is not None)
     await resume(desk, "question", action="skip")
     result = await ended(desk, "question")
+    stopped, again, _ = result.receipts
+    assert partial_of(desk, stopped).reason == "interrupt"
+    assert stopped.stop is not None
+    assert (stopped.stop.method, stopped.stop.requested_by) == ("cooperative", "ann")
+    assert again.session == "cold"
+    assert "Blue, please." in transcript_of(desk, again)
+
+
+async def test_a_question_in_a_flow_that_answers_none_fails_the_run(desk: Rig, repo: Path) -> None:
+    spec = flow(step("only", gates=[gate("there")], questions={"unanswered": "fail"}))
+    ask = {"do": "ask", "question": "Red or blue?"}
+    result = await played(desk, "question-fail", repo, spec, script(only=turn(ask, OK)))
+    assert result.outcome == "failed"
     asked = partial_of(desk, result.receipts[0])
     assert asked.reason == "question"
     assert asked.open_question is not None
-    assert asked.open_question.items[0].options == ["red", "blue"]
-    assert "Blue, please." in transcript_of(desk, result.receipts[1])
-
-
-@pytest.mark.parametrize(("policy", "outcome"), [("default", "verified"), ("fail", "failed")])
-async def test_a_question_nobody_answers_follows_the_steps_policy(
-    desk: Rig, repo: Path, policy: str, outcome: str
-) -> None:
-    spec = flow(step("only", gates=[gate("there")], questions={"unanswered": policy}))
-    ask = {"do": "ask", "question": "Red or blue?"}
-    result = await played(desk, f"question-{policy}", repo, spec, script(only=turn(ask, OK)))
-    assert result.outcome == outcome
-    assert partial_of(desk, result.receipts[0]).reason == "question"
-    if policy == "default":
-        assert "Nobody answers questions here." in transcript_of(desk, result.receipts[1])
+    assert asked.open_question.items[0].question == "Red or blue?"
 
 
 @pytest.mark.parametrize(

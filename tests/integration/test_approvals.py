@@ -22,7 +22,7 @@ async def test_approval_before_a_step_waits_before_anything_is_done(desk: Rig, r
     start(desk, "before", repo, approved("before"), script(only=turn(OK)))
     status = await waiting(desk, "before", "approval")
     assert status["waiting"]["reason"] == "may only start?"
-    assert status["legal"] == ["resume", "abort", "approve", "reject"]
+    assert status["legal"] == ["resume", "approve", "reject", "abort"]
     assert status["next_command"].endswith("--name approve")
     assert desk.receipts(status["run_id"]) == []
     assert "cannot simply continue" in await refused(desk, "before", "resume")

@@ -96,7 +96,7 @@ def unnamed_faults(path: Path, type_: str, text: str) -> list[str]:
     missing = [
         f"{path.name}:{line}: {code}"
         for line, code in expected
-        if not re.search(rf"{path.name}:{line}:\d+: {code}: ", text)
+        if not re.search(rf"{path.name}:{line}:\d+ {code} ", text)
     ]
     return missing if type_ == "FlowRefused" and expected else [f"{path.name}: {type_}: {text}"]
 

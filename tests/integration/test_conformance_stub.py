@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from schemas.events import TransportEvent
+from schemas.questions import CallDecision, CallRequest
 from system import processes
 from transports.conformance import CHECKS, Check, prove, unproved
 from transports.conformance_bench import MARKER, QUESTION, Behaviour, Bench, NotConforming
@@ -27,6 +28,7 @@ TURNS: dict[Behaviour, dict[str, Any]] = {
     "hold": {"work": [WRITE, {"do": "stall", "seconds": 3600}]},
     "hang": {"work": [{"do": "hang"}]},
     "ask": {"work": [{"do": "ask", "question": QUESTION, "options": ["red", "blue"]}]},
+    "call": {"work": [{"do": "run", "argv": ["/bin/touch", MARKER], "ask": True}]},
     "bad_once": {"finalize": {"raw": ["It went well."]}},
     "bad_always": {"finalize": {"raw": ["It went well."] * 4}},
 }
@@ -113,6 +115,16 @@ class Deaf(StubTransport):
         return await super().open_session(replace(spec, on_question=None), emit)
 
 
+class Rash(StubTransport):
+    """Makes every call without asking."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        async def allow(request: CallRequest) -> CallDecision:
+            return CallDecision(signature=request.signature, allow=True)
+
+        return await super().open_session(replace(spec, on_call=allow), emit)
+
+
 @dataclass
 class Wrapped:
     """A transport whose sessions are all of one kind of liar."""
@@ -177,6 +189,13 @@ class Talkative(Session):
         return True
 
 
+class Obstinate(Session):
+    """Does not take an answer with the prompt of its next turn."""
+
+    async def work(self, request: Any, emit: Emit) -> Any:
+        return await super().work(replace(request, given=None), emit)
+
+
 class Immortal(Session):
     """Says it ended while it did not."""
 
@@ -194,6 +213,10 @@ class Immortal(Session):
         (Careless(), "keeps_read_only", "wrote a file"),
         (Careless(), "intercepts_tools", "took effect"),
         (Deaf(), "passes_questions_on", "asked was"),
+        (Rash(), "asks_before_calls", "took effect"),
+        (Rash(), "parks_on_calls", "ended as completed"),
+        (Wrapped(Obstinate), "goes_on_with_an_answer", "ended as question"),
+        (Wrapped(Blunt), "stops_while_it_asks", "killed"),
         (Wrapped(Blunt), "obeys_interrupts", "killed"),
         (Wrapped(Leaky), "kills_what_hangs", "processes are left"),
         (Wrapped(Immortal), "ends_when_closed", "processes are left"),

@@ -22,12 +22,17 @@ from run_kit import (
     working,
 )
 
+from activities.senders import senders_key
+from schemas.senders import Senders
+
 
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with one file; no test changes it."""
     return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
+
+RUNNING = ["pause", "interrupt", "steer", "abort"]
 
 # Pause and resume.
 
@@ -128,9 +133,15 @@ async def test_many_updates_at_once_each_get_their_answer(desk: Rig, repo: Path,
 @pytest.mark.parametrize(
     ("name", "args", "says"),
     [
-        ("approve", [], "approve is not legal while the run is running; legal now: pause, abort"),
+        (
+            "approve",
+            [],
+            "approve is not legal while the run is running; legal now: pause, interrupt, steer, abort",
+        ),
+        ("answer", [], "answer is not legal while the run is running"),
+        ("extend_budget", [], "extend_budget is not legal while the run is running"),
         ("reject", [{"reason": "no"}], "reject is not legal while the run is running"),
-        ("resume", [], "resume is not legal while the run is running; legal now: pause, abort"),
+        ("resume", [], "resume is not legal while the run is running; legal now: pause, interrupt"),
         ("pause", ["now"], "pause takes a JSON object such as {}, got str"),
         ("pause", [["now"]], "pause takes a JSON object such as {}, got list"),
         ("pause", [7], "pause takes a JSON object such as {}, got int"),
@@ -155,7 +166,7 @@ async def test_a_message_that_cannot_be_taken_says_why_as_update_and_shows_as_si
     await rig.until(run, lambda now: says in (now.get("last_refused") or {}).get("reason", ""))
     shown = (await rig.status(run))["last_refused"]
     assert shown["name"] == name
-    assert shown["legal"] == ["pause", "abort"]
+    assert shown["legal"] == RUNNING
     assert (await rig.status(run))["state"] == "running"
 
 
@@ -173,7 +184,8 @@ async def test_an_unknown_signal_shows_with_the_known_ones(held: tuple[Rig, str]
     await signal(rig, run, "pasue", {"reason": "x"})
     status = await rig.until(run, lambda now: (now.get("last_refused") or {}).get("name") == "pasue")
     assert status["last_refused"]["reason"] == (
-        "no message 'pasue'; known: pause, resume, abort, approve, reject"
+        "no message 'pasue'; known: "
+        "pause, interrupt, resume, answer, approve, reject, steer, extend_budget, abort"
     )
     assert status["state"] == "running"
 
@@ -253,3 +265,20 @@ async def test_each_order_of_resume_does_what_it_says(
     assert [(one.step_id, one.visit, one.attempt) for one in receipts] == steps
     if action == "continue":
         assert receipts[1].session == "resumed"
+
+
+async def test_the_end_of_a_run_stores_the_senders_who_sent_its_messages(desk: Rig, repo: Path, tmp_path: Path) -> None:
+    start(desk, "senders", repo, TWO_STEPS, script(only=turn(hold(tmp_path / "go"), OK)))
+    await working(desk, "senders")
+    sent = desk.temporal("workflow", "signal", "--workflow-id", "senders", "--name", "pause")
+    assert sent.returncode == 0, sent.stderr
+    await desk.until("senders", lambda now: now["pause_requested"])
+    await update(desk, "senders", "resume")
+    (tmp_path / "go").touch()
+    result = await ended(desk, "senders", "verified")
+    stored = desk.evidence.get_model(senders_key(result.run_id), Senders)
+    assert stored is not None
+    assert stored.complete
+    assert [(one.kind, one.name) for one in stored.messages] == [("signal", "pause"), ("update", "resume")]
+    assert stored.messages[0].identity.startswith("temporal-cli:")
+    assert stored.messages[1].identity == desk.client.service_client.config.identity

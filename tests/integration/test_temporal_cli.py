@@ -98,7 +98,7 @@ def test_status_says_where_the_run_stands(desk: Rig, paused: str) -> None:
     assert status["legal"] == ["resume", "abort"]
     assert status["branch"] == f"stepwise/{status['run_id']}"
     assert Path(status["workspace"]).is_dir()
-    assert status["next_command"] == "temporal workflow signal --workflow-id paused --name resume"
+    assert status["next_command"] == "temporal workflow update execute --workflow-id paused --name resume"
 
 
 def test_routing_and_receipts_answer_before_there_is_one(desk: Rig, paused: str) -> None:
@@ -110,7 +110,7 @@ def test_routing_and_receipts_answer_before_there_is_one(desk: Rig, paused: str)
 def test_an_unknown_query_is_answered_with_the_known_ones(desk: Rig, paused: str) -> None:
     done = desk.temporal("workflow", "query", "--workflow-id", paused, "--type", "state")
     assert done.returncode == 1
-    for known in ("status", "routing", "receipts"):
+    for known in ("status", "pending", "partial_handoff", "routing", "receipts"):
         assert known in done.stderr
 
 
@@ -123,13 +123,13 @@ def test_metadata_lists_every_message_with_its_help_and_shows_the_table(desk: Ri
             name: message.help for name, message in MESSAGES.items()
         }
     queries = {one["name"]: one.get("description") for one in definition["queryDefinitions"]}
-    for name in ("status", "routing", "receipts"):
+    for name in ("status", "pending", "partial_handoff", "routing", "receipts"):
         assert queries[name]
     details = shown["currentDetails"]
     assert re.match(r"\*\*.*paused?", details), details
     assert re.search(r"^\| step\s+\| now\s", details, re.MULTILINE)
     assert re.search(r"^\| only\s.*\| 1\s+\|", details, re.MULTILINE)
-    assert "temporal workflow signal --workflow-id paused --name resume" in details
+    assert "temporal workflow update execute --workflow-id paused --name resume" in details
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,10 @@ def test_a_run_is_paused_and_resumed_by_updates_that_answer(desk: Rig, repo: Pat
     assert json.loads(cli(desk, *words, "pause", "-o", "json"))["result"]["verdict"] == "already"
     refused = desk.temporal(*words, "approve")
     assert refused.returncode == 1
-    assert "approve is not legal while the run is running; legal now: resume, abort" in refused.stderr
+    assert (
+        "approve is not legal while the run is running; legal now: interrupt, resume, steer, abort"
+        in refused.stderr
+    )
     refused = desk.temporal(*words, "pause", "--input", '"lunch"')
     assert refused.returncode == 1
     assert "pause takes a JSON object such as {}, got str" in refused.stderr

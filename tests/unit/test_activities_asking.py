@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from activities import asking as module
-from activities.answers import MAX_ITEMS, OWN_JUDGEMENT, bounded, in_its_words, in_lines
+from activities.answers import MAX_ITEMS, bounded, in_its_words, in_lines
 from activities.asking import Desk, Pauses, teller
 from schemas.calls import AttemptKey, DeliverOut
 from schemas.common import Durable
-from schemas.questions import Answer, CallDecision, CallRequest, Given, Question, QuestionItem
+from schemas.questions import OWN_JUDGEMENT, Answer, CallDecision, CallRequest, Given, Question, QuestionItem
 from schemas.run_state import Asked
 from store.blobs import open_blobs
 from store.evidence import Evidence

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.budgets import MAX_CYCLES, Exceeded, extend, remaining, tightest
-from schemas.common import Budget, Usage
+from policy.budgets import Exceeded, extend, remaining, tightest
+from schemas.common import MAX_CYCLES, Budget, Usage
 
 USED = Usage(prompt=60, completion=20, cache_read=15, cache_write=5, cost_usd=1.5)
 BUDGETS = st.builds(

@@ -133,6 +133,14 @@ def test_it_runs_as_a_module_and_as_a_program() -> None:
         assert "Usage: stepwise" in done.stdout
 
 
+def test_what_a_terminal_cannot_show_is_escaped() -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "plan", "fix"], cwd=ROOT, env=env, capture_output=True, check=True
+    )
+    assert rb"\u2192 finish" in done.stdout
+
+
 def test_a_reader_that_has_enough_is_not_answered_with_noise() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -275,7 +283,7 @@ def test_evidence_that_is_whole_verifies_up_to_its_head(
     assert run(["verify", "r-1", "--store", url]) == 0
     assert "its end was not checked" in capsys.readouterr().out
     assert run(["verify", "r-1", "--store", url, "--head", receipt.sha256]) == 0
-    assert capsys.readouterr().out.startswith("ok: 1 receipts")
+    assert capsys.readouterr().out.startswith("ok: 1 receipt in one chain")
 
 
 def test_an_altered_file_and_another_head_are_problems(
@@ -301,7 +309,6 @@ def test_the_store_of_the_settings_is_verified_unless_another_is_named(
     monkeypatch.setenv("TEMPORAL_ADDRESS", "far.example:7233")
 
     assert run(["verify", "r-1"]) == 0
-    assert run(["verify", "r-2"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -309,6 +316,7 @@ def test_the_store_of_the_settings_is_verified_unless_another_is_named(
     [
         ["r-1", "--store", "file:///nowhere/store"],
         ["../r-1"],
+        ["r-2"],
         ["r-1", "--head", "abc"],
         ["r-1", "--store", "ftp://x/y"],
     ],

@@ -177,7 +177,7 @@ def test_a_fork_has_its_parents_flow_and_input_as_they_were_pinned(
     }
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "run id       mine-1-fork-2-25cdd4ac5bcd"
-    assert lines[3] == f"forked from  {RUN} before check #1, at commit {FIRST[:12]}"
+    assert lines[3] == f"forked from  {RUN} before check #1, at commit {FIRST[:10]}"
 
 
 def test_the_newest_visit_is_meant_unless_another_is_named(sent: list[tuple[str, FlowInput]]) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cli.history_events import Entry, Sources
-from cli.history_lines import Lines
-from cli.history_words import brief_span, printable, read_size, read_span, size, span
+from cli.history.events import Entry, Sources
+from cli.history.lines import Lines
 from cli.main import run
+from cli.words import brief_span, printable, read_size, read_span, size, span
 from schemas.attempt_event import AttemptEvent
 from schemas.calls import AttemptKey, Lease
 from schemas.errors import BadInput
@@ -229,11 +229,28 @@ def test_a_run_that_is_not_there_is_one_clear_error(
     for minutes, run_id in enumerate(["mend-aaa1", "mend-bbb2"]):
         hand.ended(run_id, "Mend", minutes)
     hand.ended("other-ccc3", "other", 9)
-    for command in ("show", "tail"):
+    for command in ("show", "tail", "verify"):
         said = Said(capsys, command, word)
         assert said.code == 2
         assert said.out == ""
         assert says in said.err.splitlines()[-1]
+
+
+def test_verify_finds_a_run_as_show_does_and_one_that_lost_its_record_by_its_whole_id(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.ended("mend-aaa1", "Mend")
+    hand.receipt(key("mend-aaa1"), 1)
+
+    def verified(word: str) -> tuple[int, str]:
+        said = Said(capsys, "verify", word, "--json")
+        return said.code, said.data["receipts"][0]
+
+    whole = (0, "runs/mend-aaa1/fix/build/1/1/receipt.json")
+    assert verified("Mend") == whole
+    assert verified("mend-a") == whole
+    (hand.store / "runs/mend-aaa1/run.json").unlink()
+    assert verified("mend-aaa1") == whole
 
 
 def test_a_store_without_runs_and_a_store_that_is_not_there_are_told_apart(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli.replay_facts import Finished, PhaseOut, Place, Recorded
-from cli.replay_offline import Heard
-from cli.replay_what_if import Comparison, compare
+from cli.replay.facts import Finished, PhaseOut, Place, Recorded
+from cli.replay.offline import Heard
+from cli.replay.what_if import Comparison, compare
 from schemas.calls import FinalizeOut, GateRun, MeasureOut, ProposeOut, WorkOut
 from schemas.common import ArtifactRef, ChangeCounts
 from schemas.errors import BadInput

@@ -41,7 +41,7 @@ def test_every_finding_says_where_what_and_how_to_mend_it(path: Path) -> None:
         assert finding.column >= 1
         assert finding.what
         assert finding.mend
-        assert str(finding).startswith(f"{path}:{finding.line}:{finding.column}: {finding.code}: ")
+        assert str(finding).startswith(f"{path}:{finding.line}:{finding.column} {finding.code} ")
 
 
 def test_every_code_of_a_flow_has_a_bad_flow() -> None:

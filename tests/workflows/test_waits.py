@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from conftest import Rig
 from flow_kit import (
     OK,
+    file_at,
     flow,
     gate,
     kinds,
@@ -22,6 +24,7 @@ from flow_kit import (
     partial_of,
     script,
     step,
+    transcript_of,
     turn,
     write,
 )
@@ -86,7 +89,7 @@ async def skipping(tmp_path: Path) -> AsyncIterator[Skipping]:
         folder.mkdir()
         place: Any = Address(env.client.service_client.config.target_host)
         rig = Rig(server=place, folder=folder, client=env.client, task_queue="waits")
-        rig.worker()
+        rig.worker(STEPWISE_HOLD_S="0.05")
         try:
             yield Skipping(env, rig, make_repository(tmp_path / "repo"))
         finally:
@@ -193,3 +196,149 @@ async def test_a_loop_whose_time_is_up_while_it_waits_ends_by_its_clock(skipping
         ("only", "advance", "timeout"),
         ("end", "terminate", None),
     ]
+
+
+# What silence means, for each kind of wait.
+
+ASK = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
+CALL = {"do": "run", "argv": ["touch", "touched"], "ask": True, "reason": "it touches a file"}
+USE = {"do": "tokens", "prompt": 9}
+FAIL = {"do": "fail"}
+
+
+def silent(first: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """Return a flow whose first step waits an hour for a person."""
+    human = {"deadline": HOUR, "on_silence": policy}
+    only = step("only", linear("end"), **{"gates": [gate("there")], "human": human, **first})
+    return flow(only, step("end", **READ_ONLY))
+
+
+@dataclass(frozen=True)
+class Silence:
+    """One kind of wait, and how a run ends whose wait nobody answers, by the step's policy.
+
+    ``fail`` is None where a test above shows it.
+    """
+
+    kind: str
+    play: Mapping[str, Any]
+    fail: str | None
+    default: str
+    step: Mapping[str, Any] = field(default_factory=dict)
+    signal: str | None = None
+    on_silence: tuple[str, str] = ("the run ends as needs_human", "the run ends as needs_human")
+
+
+SILENCES = [
+    Silence(
+        "pause",
+        script(only=turn(OK)),
+        None,
+        "verified",
+        signal="pause",
+        on_silence=("the run ends as needs_human", "it goes on by itself"),
+    ),
+    Silence(
+        "human",
+        script(only={"turns": [turn(write("half", "x"), FAIL)], "resumed": turn(OK)}),
+        None,
+        "verified",
+        step={"retries": {"agent": 0}},
+        on_silence=("the run ends as needs_human", "it goes on by itself"),
+    ),
+    # Nothing is left to go on from, so nobody but a person can say what is to be done.
+    Silence("human", script(only=turn(OK, status="BLOCKED")), None, "needs_human", step={"gates": []}),
+    Silence(
+        "answer",
+        script(only=turn(ASK, OK)),
+        "needs_human",
+        "verified",
+        on_silence=("the run ends as needs_human", "the default answers are given"),
+    ),
+    Silence("approval", script(only=turn(OK)), None, "needs_human", step={"approval": "before"}),
+    Silence("approval", script(only=turn(OK)), None, "needs_human", step={"approval": "after"}),
+    Silence(
+        "approval",
+        script(only=turn(CALL, OK)),
+        "verified",
+        "verified",
+        on_silence=("the call is denied", "the call is denied"),
+    ),
+    Silence(
+        "budget",
+        script(only=turn(USE, OK)),
+        "needs_human",
+        "needs_human",
+        step={"budget": {"tokens": 5}},
+    ),
+    Silence(
+        "rate_limit",
+        script(only=turn({"do": "rate_limit", "seconds": 2 * HOUR}, OK)),
+        None,
+        "verified",
+        on_silence=("it goes on by itself", "it goes on by itself"),
+    ),
+]
+
+
+async def test_what_silence_means_for_each_kind_of_wait(skipping: Skipping) -> None:
+    async def ends(number: int, silence: Silence, policy: str, outcome: str) -> None:
+        name = f"{number}-{silence.kind}-{policy}".replace("_", "-")
+        spec = silent(silence.step, policy)
+        await skipping.start(name, spec, silence.play, signal=silence.signal)
+        type_, result = await skipping.ended(name)
+        assert (type_, result.outcome) == ("" if outcome == "verified" else outcome, outcome), name
+        if silence.kind != "rate_limit":  # its end is by the clock of the worker, which skips nothing
+            assert await waited(skipping, name) >= timedelta(minutes=55), name
+        events = skipping.rig.journal(result.run_id)
+        waits = [(event.model_extra or {})["waiting_for"] for event in events if event.kind == "waiting"]
+        assert waits == [silence.kind], name
+        resumed = [(event.model_extra or {})["action"] for event in events if event.kind == "resumed"]
+        assert resumed == (["timer"] if outcome == "verified" else []), name
+        said = [(event.model_extra or {})["name"] for event in events if event.kind == "human_message"]
+        assert said == ([silence.signal] if silence.signal else []), "nobody said anything else"
+        skipping.rig.check_evidence(result)
+        if silence.kind == "answer" and policy == "default":
+            assert file_at(result.git, "answer.txt") == "red"
+            (answered,) = [event.model_extra or {} for event in events if event.kind == "question_answered"]
+            assert answered["by"] == "default"
+        if silence.play == script(only=turn(CALL, OK)):
+            receipt = skipping.rig.receipts(result.run_id)[1]
+            assert receipt.tool_calls.blocked == 1
+            assert "denied: nobody decided in time" in transcript_of(skipping.rig, receipt)
+
+    for number, silence in enumerate(SILENCES):
+        if silence.fail is not None:
+            await ends(number, silence, "fail", silence.fail)
+        await ends(number, silence, "default", silence.default)
+
+
+async def test_what_silence_will_mean_is_said_while_it_lasts_and_some_waits_last_for_ever(
+    skipping: Skipping,
+) -> None:
+    few = asyncio.Semaphore(6)
+
+    async def says(name: str, silence: Silence, policy: str, words: str) -> None:
+        async with few:
+            await skipping.start(name, silent(silence.step, policy), silence.play, signal=silence.signal)
+            status = await skipping.rig.until(name, is_waiting_for(silence.kind))
+            waiting = status["waiting"]
+            assert waiting["on_silence"] == words, name
+            assert (waiting["deadline"] is None) == (words == "it waits for ever"), name
+            (item,) = await skipping.env.client.get_workflow_handle(name).query("pending")
+            assert (item["deadline"], item["on_silence"]) == (waiting["deadline"], words)
+            await skipping.env.client.get_workflow_handle(name).signal("abort")
+
+    cases = []
+    for number, silence in enumerate(SILENCES):
+        ever = "it goes on by itself" if silence.kind == "rate_limit" else "it waits for ever"
+        words = dict(zip(("fail", "default", "keep_waiting"), (*silence.on_silence, ever), strict=True))
+        cases += [says(f"{number}-{policy}", silence, policy, said) for policy, said in words.items()]
+    await asyncio.gather(*cases)
+
+
+def is_waiting_for(kind: str) -> Callable[[dict[str, Any]], bool]:
+    """Return what holds while a run waits for a person and no agent does."""
+    return lambda now: (
+        bool(now) and (now["waiting"] or {}).get("kind") == kind and "steer" not in now["legal"]
+    )

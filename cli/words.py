@@ -1,4 +1,4 @@
-"""How commands about past runs print times, spans, sizes and tables, and read those people type."""
+"""How commands print times, spans, sizes, counts and tables, and read those people type."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from schemas.errors import BadInput
+
+SHORT_COMMIT: Final = 10
+"""Characters of a commit's id shown to people."""
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
@@ -37,6 +40,11 @@ def brief_span(ms: int) -> str:
     return f"{ms} ms" if ms < _STEP else span(ms / _STEP)
 
 
+def iso(when: datetime) -> str:
+    """Return a time as JSON has it: RFC 3339 in UTC with ``Z``."""
+    return when.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 def moment(when: datetime) -> str:
     """Return a time to the second, in UTC."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
@@ -54,9 +62,9 @@ def size(count: int) -> str:
     return f"{value / _STEP:.1f} TB"
 
 
-def many(count: int, what: str) -> str:
-    """Return a number of things: ``1 file``, ``2 files``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def many(count: int, what: str, plural: str = "") -> str:
+    """Return a number of things: ``1 file``, ``2 files``; ``plural`` where an s is not enough."""
+    return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
 def printable(text: str, limit: int) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from cli.replay_facts import Place, Recorded
-from cli.replay_offline import Heard
+from cli.replay.facts import Place, Recorded
+from cli.replay.offline import Heard
 from flows.params import resolve
 from schemas.calls import GateRun, MeasureOut
 from schemas.errors import BadInput

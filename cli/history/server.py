@@ -17,8 +17,9 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from cli.session import WORKFLOW_TYPE, complain, connect
+from cli.session import WORKFLOW_TYPE, complain
 from schemas.errors import StepwiseError
+from system.connection import connect
 from system.settings import Loaded
 from workflows.start import run_id
 

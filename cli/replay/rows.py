@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol
 
+from cli.words import many
 from schemas.errors import BadInput
 
 BAD_INPUT: Final = 2
@@ -77,7 +78,7 @@ def exit_code(rows: Sequence[Row]) -> int:
 def summary(rows: Sequence[Row]) -> str:
     """Return how many of each verdict there were: ``3 histories: 2 ok, 1 diverged``."""
     each = ", ".join(f"{number} {word}" for word, number in _counts(rows).items())
-    return f"{plural(len(rows), 'history', 'histories')}: {each}"
+    return f"{many(len(rows), 'history', 'histories')}: {each}"
 
 
 def as_data(rows: Sequence[Row], *, is_one: bool) -> dict[str, Any]:
@@ -85,11 +86,6 @@ def as_data(rows: Sequence[Row], *, is_one: bool) -> dict[str, Any]:
     if is_one:
         return rows[0].data()
     return {"histories": [row.data() for row in rows], "summary": _counts(rows)}
-
-
-def plural(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:

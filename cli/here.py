@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from cli.session import settings
 from schemas.errors import BadInput
 from schemas.settings import WorkerSettings
-from store.blobs import open_blobs
+from store.blobs import open_blobs, store_folder
 from store.evidence import Evidence
 from store.redaction import Redactor
 from system.settings import Loaded, resolved
@@ -42,13 +41,12 @@ class Here:
             return ""
 
 
-def open_here(store: str = "") -> Here:
+def open_here(store: str = "", loaded: Loaded | None = None) -> Here:
     """Return settings and store; ``store`` is a URL that goes before the settings'. Raises BadInput E_STORE."""
-    loaded = settings()
+    loaded = loaded or settings()
     own = resolved(loaded.settings)
     url = store or own.store
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+    if not store_folder(url).is_dir():
         # Opening a store makes its folder; a mistyped one must not come to be.
         raise BadInput(
             "E_STORE", f"there is no store at {url}", mend="name it with --store or STEPWISE_STORE"

@@ -1,19 +1,18 @@
-"""Runs as people look for them: the store's records joined with what the server says, and one run by its name."""
+"""How runs stand: the store's records joined with what the server says."""
 
 from __future__ import annotations
 
 import asyncio
-import difflib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeVar, get_args
 
-from cli.history_server import Execution, Server, reach
-from cli.history_store import Here
+from cli.here import Here
+from cli.history.server import Execution, Server, reach
 from cli.session import complain
 from schemas.common import Outcome
-from schemas.errors import BadInput, StepwiseError
+from schemas.errors import StepwiseError
 from schemas.run_record import RunRecord
 from store.evidence import Evidence
 from store.journal import Journal
@@ -22,8 +21,6 @@ from workflows.view import NEEDS_HUMAN
 
 T = TypeVar("T")
 
-MAX_NAMED: Final = 5
-"""How many runs an error names."""
 OUTCOMES: Final = (
     *get_args(Outcome),
     "terminated",
@@ -122,10 +119,7 @@ class History:
             return (self._by_journal(record), None) if self._server is None else ("forgotten", None)
         if execution.closed is None:
             return execution.state or self._by_journal(record), None
-        said = execution.state if execution.state in get_args(Outcome) else execution.closed
-        return (
-            execution.closed if execution.closed in {"terminated", "timed_out"} else said
-        ), execution.ended_at
+        return _ended(execution, execution.closed), execution.ended_at
 
     def _by_journal(self, record: RunRecord) -> str:
         """Return what a run does that has not ended: its journal is stored before every wait."""
@@ -171,10 +165,8 @@ def unrecorded(one: Execution) -> RunRow:
     """Return a run the store has no record of: it was refused, has just begun, or has its evidence elsewhere."""
     if one.closed is None:
         state = one.state or "running"
-    elif one.closed == "failed":
-        state = one.state if one.state in get_args(Outcome) else "refused"
     else:
-        state = one.closed if one.closed != "completed" else one.state or one.closed
+        state = _ended(one, "refused" if one.closed == "failed" else one.closed)
     return RunRow(
         run_id=one.run_id,
         workflow_id=one.workflow_id,
@@ -189,53 +181,12 @@ def unrecorded(one: Execution) -> RunRow:
     )
 
 
+def _ended(execution: Execution, otherwise: str) -> str:
+    """Return how a closed execution ended: as the run itself says, unless nobody let it say anything."""
+    cut_off = execution.closed in {"terminated", "timed_out"}
+    return execution.state if execution.state in get_args(Outcome) and not cut_off else otherwise
+
+
 def last_heard(evidence: Evidence, record: RunRecord) -> datetime:
     """Return the time of the newest event of a run's journal; without one, of the run's beginning."""
     return max((event.ts for event in Journal(evidence).read(record.run_id)), default=record.created_at)
-
-
-def find(word: str, evidence: Evidence) -> RunRecord:
-    """Return the record of the run a person means: a run id, a workflow id (its newest run), or the beginning of one.
-
-    Raises BadInput E_RUN, which names what comes close.
-    """
-    records = Runs(evidence).list()
-    named = [record for record in records if word in {record.run_id, record.workflow_id}]
-    exact = [record for record in named if record.run_id == word] or named
-    if exact:
-        return exact[-1]
-    begin = [record for record in records if word and _begins(record, word)]
-    workflows = {record.workflow_id for record in begin}
-    if len(workflows) == 1 and (len(begin) == 1 or begin[0].workflow_id.startswith(word)):
-        return begin[-1]
-    if begin:
-        raise BadInput(
-            "E_RUN",
-            f"{word!r} is the beginning of {len(begin)} runs",
-            mend=f"say more of one of them: {_some(record.run_id for record in reversed(begin))}",
-        )
-    raise unknown(word, records)
-
-
-def unknown(word: str, records: Iterable[RunRecord]) -> StepwiseError:
-    """Return the error for a run that is not in the store."""
-    newest_first = list(reversed(list(records)))
-    names = {name: None for record in newest_first for name in (record.workflow_id, record.run_id)}
-    near = difflib.get_close_matches(word, names, n=MAX_NAMED, cutoff=0.5)
-    if near:
-        mend = f"did you mean {' or '.join(near)}?"
-    elif newest_first:
-        mend = f"`stepwise runs` lists them; the newest: {_some(one.run_id for one in newest_first)}"
-    else:
-        mend = "the store has no runs; name another one with --store or STEPWISE_STORE"
-    return BadInput("E_RUN", f"there is no run {word!r}", mend=mend)
-
-
-def _begins(record: RunRecord, word: str) -> bool:
-    return record.run_id.startswith(word) or record.workflow_id.startswith(word)
-
-
-def _some(names: Iterable[str]) -> str:
-    first, *more = list(names)
-    shown = [first, *more[: MAX_NAMED - 1]]
-    return ", ".join(shown) + (", …" if len(more) >= MAX_NAMED else "")

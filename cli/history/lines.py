@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from cli.history_events import Entry
-from cli.history_words import brief_span, many, printable, span
+from cli.history.events import Entry
+from cli.words import SHORT_COMMIT, brief_span, many, printable, span
 
 MAX_LINE: Final = 200
 """Characters of a line, without what stands before it."""
 
 _MAX_WORDS: Final = 120
 _MAX_VALUE: Final = 80
-_SHORT: Final = 10
 _VERDICTS: Final[Mapping[object, str]] = {True: "passed", False: "FAILED"}
 _UNMEASURED: Final = "not measured"
 
@@ -239,7 +238,9 @@ def _handoff(entry: Entry) -> str:
     parts = [
         f"{said.get('reason')} in {said.get('phase')}{method}",
         f"{many(count, 'file')} changed",
-        f"savepoint {savepoint['commit'][:_SHORT]} ({savepoint['ref']})" if savepoint else "no savepoint",
+        f"savepoint {savepoint['commit'][:SHORT_COMMIT]} ({savepoint['ref']})"
+        if savepoint
+        else "no savepoint",
         f"not kept: {', '.join(savepoint['not_kept'])}" if savepoint and savepoint.get("not_kept") else "",
         _question({"question": question}) if question else "",
         f"left to do: {'; '.join(said['remaining'])}" if said.get("remaining") else "",

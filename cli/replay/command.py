@@ -1,9 +1,8 @@
-"""``stepwise replay``: histories run again offline, or decided again under a changed flow."""
+"""The command: what is named is judged one by one, shown, and summed up in an exit code."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,19 +14,18 @@ from typing import Annotated
 
 import typer
 
-from cli.flows import read_own_flow, shown
-from cli.replay_differences import Compared
-from cli.replay_facts import read_facts
-from cli.replay_offline import replay_history
-from cli.replay_print import Replayed
-from cli.replay_rows import BAD_INPUT, LeftOut, Row, as_data, exit_code, summary
-from cli.replay_sources import TRY_QUERY, Chain, Wanted, find, load_history
-from cli.replay_what_if import compare
-from cli.session import say
+from cli.flows import read_own_flow
+from cli.options import AsJson
+from cli.replay.compared import Compared
+from cli.replay.facts import read_facts
+from cli.replay.offline import replay_history
+from cli.replay.replayed import Replayed
+from cli.replay.rows import BAD_INPUT, LeftOut, Row, as_data, exit_code, summary
+from cli.replay.sources import TRY_QUERY, Chain, Wanted, find
+from cli.replay.what_if import compare
+from cli.session import say, say_json
 from schemas.errors import BadInput
 from schemas.flow import FlowSpec
-
-__all__ = ["load_history", "replay", "replay_history"]
 
 
 def replay(
@@ -63,7 +61,7 @@ def replay(
             "--debug", help="Run workflow code where breakpoint() works: no sandbox, no time limit."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay histories offline: print each routing decision with its inputs and reason.
 
@@ -113,7 +111,7 @@ async def _each(wanted: Wanted, word: str, judge: Callable[[Chain], Awaitable[Ro
     if not rows:
         raise BadInput("E_QUERY", f"no workflow matches {wanted.query!r}", mend=TRY_QUERY)
     if as_json:
-        typer.echo(json.dumps(as_data(rows, is_one=wanted.is_one), indent=2, ensure_ascii=False))
+        say_json(as_data(rows, is_one=wanted.is_one))
     elif not wanted.is_one:
         say(f"\n{word}: {summary(rows)}")
     return exit_code(rows)
@@ -123,7 +121,7 @@ async def _what_if(wanted: Wanted, path: Path, *, debug: bool, as_json: bool) ->
     own = read_own_flow(path)
     if own.spec is None:
         for finding in own.findings:
-            say(shown(finding))
+            say(str(finding))
         return BAD_INPUT
     judge = partial(_compared, path, own.spec, debug=debug)
     return await _each(wanted, "what-if", judge, as_json=as_json)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from cli.replay_offline import Report
-from cli.replay_rows import plural
+from cli.replay.offline import Report
+from cli.words import many
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Replayed:
         if worst.failure is not None:
             place = f"execution {self.reports.index(worst) + 1} of {count}, " if count > 1 else ""
             return f"{self.label}: {place}{_fault(worst)}"
-        executions = f"{plural(count, 'execution')}, " if count > 1 else ""
+        executions = f"{many(count, 'execution')}, " if count > 1 else ""
         events = sum(report.events for report in self.reports)
         decisions = sum(len(report.heard) for report in self.reports)
-        return f"{self.label}: {executions}{events} events, {plural(decisions, 'decision')}, {_end(worst)}"
+        return f"{self.label}: {executions}{events} events, {many(decisions, 'decision')}, {_end(worst)}"
 
     def data(self) -> dict[str, Any]:
         """Return the report of one execution as it is, several as a list."""
@@ -86,7 +86,7 @@ def _data(report: Report) -> dict[str, Any]:
 
 def _lines(report: Report, place: str) -> Iterator[str]:
     unfinished = "" if report.closed in {"completed", "failed"} else f", {_end(report)}"
-    decisions = plural(len(report.heard), "routing decision")
+    decisions = many(len(report.heard), "routing decision")
     yield f"workflow {report.workflow_id}{place}: {report.events} events, {decisions}{unfinished}"
     for number, decision in enumerate(report.decisions, 1):
         yield from _decision_lines(number, decision)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.history_events import Entry
+from cli.history.events import Entry
 from schemas.receipt import StepReceipt
 
 

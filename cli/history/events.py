@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 
+from cli.words import iso
 from schemas.attempt_event import AttemptEvent
 from schemas.events import RunEvent
 from schemas.handoff import PartialHandoff
@@ -18,13 +19,12 @@ from schemas.receipt import StepReceipt
 from store.errors import NotStored
 from store.evidence import Evidence
 from store.journal import Journal
+from store.keys import PARTIAL, RECEIPT
 from store.spool import whole_lines
 
 Source = Literal["journal", "agent", "receipt", "handoff"]
 
 _LOG: Final = "events.jsonl"
-_RECEIPT: Final = "receipt.json"
-_HANDOFF: Final = "handoff_partial.json"
 _PLACE_PARTS: Final = 5
 """Run, flow, step, visit, attempt."""
 
@@ -168,7 +168,7 @@ class Sources:
         for key in self._evidence.blobs.keys(f"runs/{self._run_id}/"):
             *parts, name = key.removeprefix("runs/").split("/")
             stored = _place(parts)
-            if stored is None or key in self._read or name not in {_LOG, _RECEIPT, _HANDOFF}:
+            if stored is None or key in self._read or name not in {_LOG, RECEIPT, PARTIAL}:
                 continue
             if name == _LOG and stored in spooled:
                 # On its way: whatever this machine still has of it comes first.
@@ -184,7 +184,7 @@ class Sources:
         try:
             if name == _LOG:
                 yield from self._logged(place, whole_lines(data))
-            elif name == _RECEIPT:
+            elif name == RECEIPT:
                 receipt = StepReceipt.model_validate_json(data)
                 said = receipt.model_dump(mode="json")
                 yield Entry(receipt.completed_at, "receipt", "receipt", 0, *place, said)
@@ -247,11 +247,6 @@ class _Cursor:
         whole = added[: added.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole_lines(whole)
-
-
-def iso(when: datetime) -> str:
-    """Return a time as JSON has it: RFC 3339 in UTC with ``Z``."""
-    return when.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _place(parts: list[str]) -> Place | None:

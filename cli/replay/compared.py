@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from cli.replay_rows import plural
-from cli.replay_what_if import Comparison, Difference
+from cli.replay.what_if import Comparison, Difference
+from cli.words import many
 
 DIFFERS: Final = 1
 
@@ -50,12 +50,12 @@ class Compared:
             yield f"note: {note}"
         count = len(comparison.differences)
         differ = "differs" if count == 1 else "differ"
-        yield f"what-if: {plural(count, 'decision') if count else 'no decision'} {differ if count else 'differs'}"
+        yield f"what-if: {many(count, 'decision') if count else 'no decision'} {differ if count else 'differs'}"
 
     def line(self) -> str:
         """Return how many decisions there are, and each that differs."""
         comparison = self.comparison
-        notes = f", {plural(len(comparison.notes), 'note')}" if comparison.notes else ""
+        notes = f", {many(len(comparison.notes), 'note')}" if comparison.notes else ""
         said = [f"{_decisions(comparison)}{notes}", *(_short(one) for one in comparison.differences)]
         if comparison.parted:
             said.append(_lost(comparison))
@@ -73,13 +73,13 @@ class Compared:
 
 
 def _decisions(comparison: Comparison) -> str:
-    return plural(comparison.compared + comparison.not_compared, "decision")
+    return many(comparison.compared + comparison.not_compared, "decision")
 
 
 def _lost(comparison: Comparison) -> str:
     if not comparison.not_compared:
         return "no later decision is in this history"
-    return f"{plural(comparison.not_compared, 'later decision')} cannot be compared"
+    return f"{many(comparison.not_compared, 'later decision')} cannot be compared"
 
 
 def _short(one: Difference) -> str:

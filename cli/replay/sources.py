@@ -11,9 +11,10 @@ from typing import Final
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 
-from cli.replay_rows import LeftOut
-from cli.session import WORKFLOW_TYPE, connect, settings
+from cli.replay.rows import LeftOut
+from cli.session import WORKFLOW_TYPE, settings
 from schemas.errors import BadInput, StepwiseError
+from system.connection import connect
 
 _MAKE: Final = (
     "make one with: temporal workflow show -w ID -o json > history.json (in the UI: Download, Encoded)"

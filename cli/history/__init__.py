@@ -1,0 +1,1 @@
+"""What is known of past and present runs: from the evidence store, and from the Temporal server."""

@@ -1,0 +1,53 @@
+"""``make demo`` as people run it: it ends verified, and what it proposes next works."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.demo import wanted
+from schemas.errors import BadInput
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:
+    done = run([sys.executable, "-m", "cli.demo"], tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout
+    for line in (
+        "gate tests FAILED (exit 1)",
+        "route loop -> implement: No exit of the loop holds after iteration 1 of 5.",
+        "outcome          verified: every required gate passed on the final tree",
+        "implement #2  advance -> review",
+        "tests FAILED -> passed",
+        "+    for value in values:",
+    ):
+        assert line in said
+    begin = said.index("\nnext\n")
+    _, replay, verify = [shlex.split(line) for line in said[begin:].split("\n") if line.startswith("  ")]
+    for command in (replay, verify):
+        program, *arguments = command
+        assert program.endswith("stepwise")
+        again = run([sys.executable, "-m", "cli.main", *arguments], tmp_path)
+        assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_a_repository_of_ones_own_needs_a_task_and_nothing_of_the_demos(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="REPO is given without TASK"):
+        wanted({"REPO": str(tmp_path)}, tmp_path)
+    own = wanted({"REPO": str(tmp_path), "TASK": "t"}, tmp_path / "demo")
+    assert (own.repo, own.task, own.gate, own.transport, own.scenario) == (str(tmp_path), "t", "", "", "")
+    assert wanted({"REPO": "https://x/y", "TASK": "t"}, tmp_path).repo == "https://x/y"
+    assert wanted({"TASK": "other"}, tmp_path).task == "other"

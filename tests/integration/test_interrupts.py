@@ -1,0 +1,589 @@
+"""Interrupt: in every phase and between them, what is kept, what is recorded, and each way to go on from there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import Rig, eventually
+from flow_kit import (
+    OK,
+    envelope_of,
+    file_at,
+    files_at,
+    flow,
+    gate,
+    git,
+    hold,
+    kinds,
+    linear,
+    make_repository,
+    partial_of,
+    script,
+    step,
+    transcript_of,
+    turn,
+    write,
+)
+from run_kit import (
+    READ_ONLY,
+    TWO_STEPS,
+    ended,
+    payload,
+    refused,
+    resume,
+    said,
+    signal,
+    start,
+    update,
+    waiting,
+    working,
+)
+
+from schemas.handoff import PartialHandoff
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one file; no test changes it."""
+    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
+
+
+def until_there(path: Path, *then: str) -> list[str]:
+    """Return a command that says that it runs (by a file) and ends when ``path`` is there."""
+    wait = f"touch {path}.begun; until [ -e {path} ]; do sleep 0.02; done"
+    return ["sh", "-c", "; ".join([wait, *then])]
+
+
+def begun(path: Path) -> None:
+    """Wait until a command that waits for ``path`` runs."""
+    eventually(Path(f"{path}.begun").exists)
+
+
+def holding(phase: str, go: Path) -> dict[str, Any]:
+    """Return a turn that is held in one phase until ``go`` is there."""
+    made = turn(OK)
+    if phase == "work":
+        made["work"] = [OK, {"do": "run", "argv": until_there(go)}]
+    else:
+        made.setdefault(phase, {})["actions"] = [{"do": "run", "argv": until_there(go)}]
+    return made
+
+
+async def interrupted(rig: Rig, name: str) -> dict[str, Any]:
+    """Wait until a run waits for a person after an interrupt; return its status."""
+    status = await waiting(rig, name, "human")
+    assert status["waiting"]["reason"].startswith("interrupted"), status
+    return status
+
+
+def phases_of(rig: Rig, run_id: str, attempt: int, step_id: str = "only") -> list[str]:
+    """Return the phases an attempt began, in their order."""
+    return [
+        one["phase"]
+        for one in said(rig, run_id, "phase_started")
+        if (one["step"], one["attempt"]) == (step_id, attempt)
+    ]
+
+
+# In work.
+
+
+async def test_an_interrupt_in_work_keeps_what_was_done_and_waits_for_a_person(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    sleep = {"do": "run", "argv": ["sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"], "timeout": 1000}
+    start(
+        desk,
+        "work",
+        repo,
+        TWO_STEPS,
+        script(only={"turns": [turn(write("half", "x"), sleep)], "resumed": turn(OK)}),
+    )
+    pid = int(eventually(lambda: pid_file.exists() and pid_file.read_text().strip()))
+
+    verdict = await update(desk, "work", "interrupt", {"reason": "wrong file", "by": "ann"})
+
+    assert (verdict["verdict"], verdict["message"]) == (
+        "accepted",
+        "work is asked to stop; then the run waits for a resume",
+    )
+    status = await interrupted(desk, "work")
+    assert not psutil.pid_exists(pid)
+    assert status["waiting"]["reason"] == "interrupted by ann: wrong file"
+    assert (status["needs_human"], status["legal"]) == (True, ["resume", "abort"])
+    assert status["next_command"] == "temporal workflow update execute --workflow-id work --name resume"
+
+    (receipt,) = desk.receipts(status["run_id"])
+    assert (receipt.execution_status, receipt.verification_status) == ("interrupted", "PARTIAL")
+    assert receipt.stop is not None
+    assert (receipt.stop.reason, receipt.stop.method, receipt.stop.requested_by) == (
+        "interrupt",
+        "cooperative",
+        "ann",
+    )
+    assert [(one.measured, one.passed) for one in receipt.gates] == [(False, None)]
+    envelope = envelope_of(desk, receipt)
+    assert (envelope.status, envelope.source) == ("PARTIAL", "engine")
+    assert phases_of(desk, status["run_id"], 1) == ["work"], "no phase but record runs after an interrupt"
+
+    assert receipt.handoff_partial is not None
+    stored = json.loads(desk.evidence.read(receipt.handoff_partial))
+    partial = PartialHandoff.model_validate(stored)
+    assert set(stored) <= set(PartialHandoff.model_fields)
+    assert (partial.reason, partial.stop_method, partial.phase) == ("interrupt", "cooperative", "work")
+    assert partial.done == ["created half"]
+    assert partial.savepoint is not None
+    assert git(status["workspace"], "show", f"{partial.savepoint.commit}:half") == "x"
+    assert git(status["workspace"], "rev-parse", partial.savepoint.ref) == partial.savepoint.commit
+    assert git(status["workspace"], "status", "--porcelain") == "?? half", "the branch is as it was"
+
+    handle = desk.client.get_workflow_handle("work")
+    view = await handle.query("partial_handoff")
+    assert (view["step_id"], view["visit"], view["attempt"]) == ("only", 1, 1)
+    assert (view["ended"], view["reason"], view["stop_method"], view["requested_by"]) == (
+        "interrupted",
+        "interrupt",
+        "cooperative",
+        "ann",
+    )
+    assert view["ref"]["sha256"] == receipt.handoff_partial.sha256
+    assert view["savepoint"]["commit"] == partial.savepoint.commit
+    (item,) = await handle.query("pending")
+    assert (item["kind"], item["reason"]) == ("human", "interrupted by ann: wrong file")
+    assert [one["message"] for one in item["legal"]] == ["resume", "resume", "resume", "abort"]
+
+    await resume(desk, "work", note="Mind the other file.", by="bob")
+    result = await ended(desk, "work", "verified")
+    first, second, _ = result.receipts
+    assert (first.attempt, second.attempt, second.session) == (1, 2, "resumed")
+    told = transcript_of(desk, second)
+    assert "You were stopped in the middle of this step." in told
+    assert "Done: created half" in told
+    assert "Mind the other file." in told
+    assert files_at(result.git) == ["README.md", "half", "ok"]
+    assert [(one["name"], one["verdict"]) for one in said(desk, result.run_id, "human_message")] == [
+        ("interrupt", "accepted"),
+        ("resume", "accepted"),
+    ]
+    (stop,) = said(desk, result.run_id, "interrupted")
+    assert (stop["ended"], stop["method"], stop["by"]) == ("interrupted", "cooperative", "ann")
+    assert stop["savepoint"] == partial.savepoint.ref
+    assert await handle.query("partial_handoff") is None, "the attempt that went on has ended well"
+
+
+@pytest.mark.parametrize(
+    ("action", "files", "attempts", "outcome"),
+    [
+        ({"action": "continue"}, ["README.md", "half", "ok"], [(1, 1), (1, 2)], "verified"),
+        ({"action": "retry"}, ["README.md", "ok"], [(1, 1), (1, 2)], "verified"),
+        ({"action": "skip"}, ["README.md"], [(1, 1)], "nothing_to_do"),
+        ({"action": "goto", "step": "end"}, ["README.md"], [(1, 1)], "unverified"),
+        ({"action": "goto", "step": "only"}, ["README.md", "ok"], [(1, 1), (2, 1)], "verified"),
+        ({"action": "abort"}, ["README.md"], [(1, 1)], "stopped"),
+    ],
+)
+async def test_each_way_to_go_on_from_an_interrupt(
+    desk: Rig,
+    repo: Path,
+    tmp_path: Path,
+    action: dict[str, Any],
+    files: list[str],
+    attempts: list[tuple[int, int]],
+    outcome: str,
+) -> None:
+    name = f"go-on-{'-'.join(action.values())}"
+    go = tmp_path / "go"
+    half = write("half", "x")
+    # A fresh session plays the same turn again: what it finds there tells whether it began anew.
+    look = {"do": "run", "argv": ["sh", "-c", f"ls half >> {tmp_path}/seen 2>/dev/null; true"]}
+    held = {"do": "run", "argv": until_there(go)}
+    once = {"do": "run", "argv": ["sh", "-c", f"test -e {go} || echo x > half"]}
+    play = script(only={"turns": [turn(look, once, held, OK)] * 2, "resumed": turn(look, OK)})
+    start(desk, name, repo, TWO_STEPS, play)
+    begun(go)
+    assert half["path"] == "half"
+    await signal(desk, name, "interrupt")
+    status = await interrupted(desk, name)
+    assert status["waiting"]["reason"] == "interrupted"
+    (receipt,) = desk.receipts(status["run_id"])
+    savepoint = partial_of(desk, receipt).savepoint
+    assert savepoint is not None
+    go.touch()
+
+    await resume(desk, name, note="As I said.", **action)
+
+    result = await ended(desk, name, outcome)
+    assert [(one.visit, one.attempt) for one in result.receipts if one.step_id == "only"] == attempts
+    assert result.git is not None
+    assert files_at(result.git) == files
+    seen = (tmp_path / "seen").read_text()
+    assert seen == ("half\n" if action["action"] == "continue" else ""), "only one goes on in that tree"
+    assert git(result.git.workspace, "show", f"{savepoint.ref}:half") == "x", "what was done is never lost"
+    if action["action"] != "abort":
+        following = result.receipts[1]
+        assert "As I said." in transcript_of(desk, following), "the note is the next agent's, whoever it is"
+
+
+async def test_an_interrupted_agent_goes_on_where_only_offered_transports_may(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    start(desk, "transport", repo, TWO_STEPS, script(only=holding("work", go)))
+    begun(go)
+    await update(desk, "transport", "interrupt")
+    await interrupted(desk, "transport")
+    assert "transport 'clod' is not offered; offered: stub" in await refused(
+        desk, "transport", "resume", {"transport": "clod"}
+    )
+    assert "belongs to the actions continue and retry" in await refused(
+        desk, "transport", "resume", {"action": "skip", "transport": "stub"}
+    )
+    go.touch()
+    await resume(desk, "transport", transport="stub")
+    result = await ended(desk, "transport", "verified")
+    assert result.receipts[1].transport == "stub"
+
+
+@pytest.mark.parametrize(
+    ("actions", "method"),
+    [
+        ([{"do": "hang"}], "killed"),
+        (
+            [
+                {
+                    "do": "run",
+                    "argv": ["sh", "-c", "trap '' TERM; touch b; sleep 0.4; touch c"],
+                    "finish": True,
+                }
+            ],
+            "agent_finished_write",
+        ),
+        ([{"do": "stall", "seconds": 1000}], "cooperative"),
+    ],
+)
+async def test_the_receipt_says_which_rung_of_the_ladder_stopped_the_agent(
+    desk: Rig, repo: Path, actions: list[dict[str, Any]], method: str
+) -> None:
+    name = f"ladder-{method.replace('_', '-')}"
+    spec = flow(
+        step("only", linear("end"), interrupt={"grace_s": 0.3 if method == "killed" else 10}),
+        step("end", **READ_ONLY),
+    )
+    start(desk, name, repo, spec, script(only={"turns": [turn(write("half", "x"), *actions)]}))
+    await working(desk, name)
+    spool = desk.folder / "disk" / "spool"
+    mark = "stub.hang" if method == "killed" else "touch b" if "finished" in method else "half"
+    run_id = (await desk.status(name))["run_id"]
+    eventually(lambda: any(mark in path.read_text() for path in spool.glob(f"{run_id}*/**/events.jsonl")))
+    await update(desk, name, "interrupt", {"by": "ann"})
+    status = await interrupted(desk, name)
+    (receipt,) = desk.receipts(status["run_id"])
+    assert receipt.stop is not None
+    assert (receipt.stop.method, receipt.stop.requested_by) == (method, "ann")
+    assert partial_of(desk, receipt).stop_method == method
+    await resume(desk, name, action="abort")
+    await ended(desk, name, "stopped")
+
+
+# In the other phases, and where none runs.
+
+
+async def test_an_interrupt_in_measure_ends_the_gates_and_measures_again_when_it_goes_on(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    slow = gate("slow", *until_there(go, "test -f ok"), before=False)
+    spec = flow(step("only", linear("end"), gates=[slow, gate("there")]), step("end", **READ_ONLY))
+    start(desk, "measure", repo, spec, script(only=turn(OK)))
+    begun(go)
+    verdict = await update(desk, "measure", "interrupt", {"by": "ann"})
+    assert verdict["message"] == "measure is asked to stop; then the run waits for a resume"
+    status = await interrupted(desk, "measure")
+    assert status["next_command"].endswith("--name resume"), "there is something to go on from"
+    (receipt,) = desk.receipts(status["run_id"])
+    assert (receipt.execution_status, receipt.verification_status) == ("interrupted", "PARTIAL")
+    assert [(one.name, one.measured, one.passed) for one in receipt.gates] == [
+        ("slow", False, None),
+        ("there", False, None),
+    ]
+    assert receipt.stop is not None
+    assert receipt.stop.requested_by == "ann"
+    assert phases_of(desk, status["run_id"], 1) == ["work", "measure"]
+    go.touch()
+    await resume(desk, "measure")
+    result = await ended(desk, "measure", "verified")
+    second = result.receipts[1]
+    assert (second.attempt, second.from_attempt) == (2, 1)
+    assert [(one.measured, one.passed) for one in second.gates] == [(True, True)] * 2
+    assert phases_of(desk, result.run_id, 2) == ["measure", "finalize"], "the work is not done again"
+
+
+@pytest.mark.parametrize("phase", ["finalize", "route"])
+async def test_an_interrupt_in_finalize_or_route_lets_the_phase_end_and_then_waits(
+    desk: Rig, repo: Path, tmp_path: Path, phase: str
+) -> None:
+    go = tmp_path / "go"
+    branch = {"kind": "branch", "decided_by": "agent", "default": "end", "when": []}
+    spec = flow(step("only", branch, gates=[gate("there")]), step("end", **READ_ONLY))
+    held = holding(phase, go)
+    held["route"] = {**held.get("route", {}), "value": {"decision": "advance", "next_step_id": "end"}}
+    start(desk, phase, repo, spec, script(only=held))
+    begun(go)
+    verdict = await update(desk, phase, "interrupt", {"by": "ann"})
+    assert verdict["message"] == f"the run waits for a resume when {phase} has ended"
+    assert (await desk.status(phase))["state"] == "stopping"
+    go.touch()
+    status = await interrupted(desk, phase)
+    await resume(desk, phase)
+    result = await ended(desk, phase, "verified")
+    assert phases_of(desk, status["run_id"], 1) == ["work", "measure", "finalize", "route"]
+    assert [(one.step_id, one.execution_status) for one in result.receipts] == [
+        ("only", "succeeded"),
+        ("end", "succeeded"),
+    ]
+    assert result.receipts[0].stop is None, "nothing was stopped"
+
+
+async def test_an_interrupt_while_the_workspace_is_acquired_waits_before_the_first_work(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    spec = flow(
+        step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY), setup=[until_there(go)]
+    )
+    start(desk, "acquire", repo, spec, script(only=turn(OK)))
+    begun(go)
+    verdict = await update(desk, "acquire", "interrupt")
+    assert verdict["message"] == "the run waits for a resume when acquire has ended"
+    assert (await update(desk, "acquire", "interrupt"))["verdict"] == "already"
+    go.touch()
+    status = await interrupted(desk, "acquire")
+    assert desk.receipts(status["run_id"]) == []
+    await resume(desk, "acquire")
+    result = await ended(desk, "acquire", "verified")
+    assert [one.attempt for one in result.receipts] == [1, 1]
+
+
+@pytest.mark.parametrize("approval", ["none", "before"])
+async def test_an_interrupt_sent_with_the_start_holds_before_anything_is_done(
+    desk: Rig, repo: Path, approval: str
+) -> None:
+    name = f"early-{approval}"
+    spec = flow(
+        step("only", linear("end"), gates=[gate("there")], approval=approval), step("end", **READ_ONLY)
+    )
+    done = desk.temporal(
+        *("workflow", "signal-with-start", "--signal-name", "interrupt", "--signal-input", '{"by":"ann"}'),
+        *("--type", "Flow", "--task-queue", desk.task_queue, "--workflow-id", name, "--input"),
+        json.dumps({"spec": spec, "repo": str(repo), "task": "t", "scenario": script(only=turn(OK))}),
+    )
+    assert done.returncode == 0, done.stderr
+    status = await interrupted(desk, name)
+    assert status["waiting"]["reason"] == "interrupted by ann"
+    assert desk.receipts(status["run_id"]) == []
+    await resume(desk, name)
+    if approval == "before":
+        await waiting(desk, name, "approval")
+        await update(desk, name, "approve")
+    await ended(desk, name, "verified")
+
+
+async def test_an_interrupt_in_the_final_measurement_measures_it_again(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    late = f"if [ -e late ]; then touch {go}.begun; until [ -e {go} ]; do sleep 0.02; done; fi; test -f ok"
+    spec = flow(
+        step("only", linear("end"), gates=[gate("there", "sh", "-c", late, before=False)]), step("end")
+    )
+    start(desk, "final", repo, spec, script(only=turn(OK), end=turn(write("late", "x"))))
+    begun(go)
+    status = await desk.status("final")
+    assert (status["step"], status["phase"]) == (None, "measure")
+    await update(desk, "final", "interrupt", {"by": "ann"})
+    status = await interrupted(desk, "final")
+    assert status["next_command"].endswith("--name resume")
+    assert "no step runs that retry could mean" in await refused(desk, "final", "resume", {"action": "retry"})
+    go.touch()
+    await resume(desk, "final")
+    result = await ended(desk, "final", "verified")
+    finals = [one for one in result.receipts if one.step_id == "_final"]
+    assert [(one.attempt, one.execution_status) for one in finals] == [(1, "interrupted"), (2, "succeeded")]
+    assert finals[0].stop is None or finals[0].stop.requested_by == "ann"
+
+
+async def test_an_interrupt_while_a_rate_limit_is_waited_for_waits_for_a_person_instead(
+    desk: Rig, repo: Path
+) -> None:
+    play = script(only=turn(write("half", "x"), {"do": "rate_limit", "seconds": 3_600}, OK))
+    start(desk, "limited", repo, TWO_STEPS, play)
+    status = await waiting(desk, "limited", "rate_limit")
+    assert status["legal"] == ["interrupt", "resume", "abort"]
+    verdict = await update(desk, "limited", "interrupt", {"by": "ann"})
+    assert (verdict["verdict"], verdict["message"]) == ("accepted", "the run waits for a resume")
+    status = await interrupted(desk, "limited")
+    assert (status["needs_human"], status["waiting"]["reason"]) == (True, "interrupted by ann")
+    await resume(desk, "limited")
+    result = await ended(desk, "limited", "verified")
+    assert [(one.attempt, one.execution_status) for one in result.receipts[:2]] == [
+        (1, "interrupted"),
+        (2, "succeeded"),
+    ]
+    assert files_at(result.git) == ["README.md", "half", "ok"]
+
+
+# Twice, with others, and just too late.
+
+
+async def test_a_second_interrupt_is_already_so_also_during_the_grace(desk: Rig, repo: Path) -> None:
+    spec = flow(step("only", linear("end"), interrupt={"grace_s": 1}), step("end", **READ_ONLY))
+    start(desk, "twice", repo, spec, script(only=turn({"do": "hang"})))
+    await working(desk, "twice")
+    run_id = (await desk.status("twice"))["run_id"]
+    spool = desk.folder / "disk" / "spool"
+    eventually(lambda: any("stub.hang" in at.read_text() for at in spool.glob(f"{run_id}*/**/events.jsonl")))
+    first, second = await asyncio.gather(
+        update(desk, "twice", "interrupt", {"by": "ann"}), update(desk, "twice", "interrupt", {"by": "bob"})
+    )
+    assert sorted([first["verdict"], second["verdict"]]) == ["accepted", "already"]
+    assert (await update(desk, "twice", "interrupt"))["verdict"] == "already"
+    assert "resume is not legal while the run is stopping; legal now: interrupt, abort" in await refused(
+        desk, "twice", "resume"
+    )
+    status = await interrupted(desk, "twice")
+    (receipt,) = desk.receipts(status["run_id"])
+    assert receipt.stop is not None
+    assert receipt.stop.method == "killed"
+    assert receipt.stop.requested_by in {"ann", "bob"}
+    assert (await update(desk, "twice", "interrupt"))["verdict"] == "already", "it is held, and waits"
+    await resume(desk, "twice", action="abort")
+    result = await ended(desk, "twice", "stopped")
+    assert [one["verdict"] for one in said(desk, result.run_id, "human_message")] == [
+        "accepted",
+        "already",
+        "already",
+        "already",
+        "accepted",
+    ]
+
+
+@pytest.mark.parametrize("order", [("interrupt", "abort"), ("abort", "interrupt")])
+async def test_an_interrupt_and_an_abort_together_end_the_run(
+    desk: Rig, repo: Path, tmp_path: Path, order: tuple[str, str]
+) -> None:
+    name = f"with-{'-'.join(order)}"
+    go = tmp_path / "go"
+    start(desk, name, repo, TWO_STEPS, script(only=holding("work", go)))
+    begun(go)
+    for number, message in enumerate(order):
+        await signal(desk, name, message, {"by": "ann" if number == 0 else "bob"})
+    result = await ended(desk, name, "stopped")
+    messages = [(one["name"], one["verdict"]) for one in said(desk, result.run_id, "human_message")]
+    assert messages == [(order[0], "accepted"), (order[1], "accepted" if order[1] == "abort" else "already")]
+    (receipt,) = result.receipts
+    assert receipt.execution_status == "interrupted"
+    assert receipt.stop is not None
+    assert receipt.stop.requested_by == ("bob" if order[1] == "abort" else "ann")
+    assert partial_of(desk, receipt).done == ["created ok"]
+
+
+async def test_an_interrupt_in_the_moment_the_agent_ends_loses_nothing_whoever_is_first(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    async def race(number: int) -> str:
+        name, go = f"race-{number}", tmp_path / f"go-{number}"
+        start(desk, name, repo, TWO_STEPS, script(only=turn(write("half", "x"), hold(go), OK)))
+        await working(desk, name)
+        both: list[Callable[[], Any]] = [go.touch, lambda: signal(desk, name, "interrupt")]
+        for act in both if number % 2 else reversed(both):
+            found = act()
+            if found is not None:
+                await found
+        await interrupted(desk, name)
+        await resume(desk, name)
+        result = await ended(desk, name, "verified")
+        assert files_at(result.git) == ["README.md", "half", "ok"]
+        assert len(said(desk, result.run_id, "human_message")) == 2
+        attempts = [one for one in result.receipts if one.step_id == "only"]
+        assert [one.execution_status for one in attempts] in (["succeeded"], ["interrupted", "succeeded"])
+        return attempts[0].execution_status
+
+    assert set(await asyncio.gather(*(race(number) for number in range(6)))) <= {"succeeded", "interrupted"}
+
+
+async def test_a_pause_and_an_interrupt_are_one_wait(desk: Rig, repo: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    start(desk, "both", repo, TWO_STEPS, script(only=holding("work", go)))
+    begun(go)
+    await update(desk, "both", "pause", {"reason": "lunch"})
+    await update(desk, "both", "interrupt", {"by": "ann"})
+    status = await interrupted(desk, "both")
+    assert status["pause_requested"] is False
+    go.touch()
+    await resume(desk, "both")
+    result = await ended(desk, "both", "verified")
+    assert [one["waiting_for"] for one in said(desk, result.run_id, "waiting")] == ["human"]
+
+
+async def test_a_retry_stops_an_agent_that_asks_and_begins_the_step_anew(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    ask = {"do": "ask", "question": "Red or blue?"}
+    first = {"do": "run", "argv": ["sh", "-c", f"test -e {tmp_path}/1 || echo x > half; touch {tmp_path}/1"]}
+    start(desk, "ask-retry", repo, TWO_STEPS, script(only=turn(first, ask, OK)))
+    await waiting(desk, "ask-retry", "answer")
+    await resume(desk, "ask-retry", action="retry", note="Look again.")
+    await desk.until("ask-retry", lambda now: now["attempt"] == 2 and now["waiting"] is not None)
+    await update(desk, "ask-retry", "answer", {"answers": {"1": "red"}})
+    result = await ended(desk, "ask-retry", "verified")
+    assert [(one.attempt, one.session) for one in result.receipts[:2]] == [(1, "cold"), (2, "cold")]
+    assert files_at(result.git) == ["README.md", "ok"]
+    assert "Look again." in transcript_of(desk, result.receipts[1])
+    assert kinds(desk, result.run_id).count("interrupted") == 1
+
+
+async def test_an_interrupted_run_can_be_cancelled(desk: Rig, repo: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    start(desk, "cancelled", repo, TWO_STEPS, script(only=holding("work", go)))
+    begun(go)
+    await update(desk, "cancelled", "interrupt")
+    status = await interrupted(desk, "cancelled")
+    assert desk.temporal("workflow", "cancel", "--workflow-id", "cancelled").returncode == 0
+    eventually(lambda: kinds(desk, status["run_id"])[-1] == "run_completed")
+    assert payload(desk.journal(status["run_id"])[-1])["outcome"] == "cancelled"
+
+
+async def test_an_answer_of_the_first_interrupt_is_no_answer_to_the_second(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    first = turn(write("a", "1\n"), {"do": "run", "argv": until_there(one)})
+    again = turn(write("b", "2\n"), {"do": "run", "argv": until_there(two)}, OK)
+    start(desk, "again", repo, TWO_STEPS, script(only={"turns": [first], "resumed": again}))
+    begun(one)
+    await update(desk, "again", "interrupt", {"by": "ann"})
+    await interrupted(desk, "again")
+    await resume(desk, "again", note="first note")
+    begun(two)
+    await update(desk, "again", "interrupt", {"by": "bob"})
+    status = await interrupted(desk, "again")
+    assert (status["attempt"], status["waiting"]["reason"]) == (2, "interrupted by bob")
+    two.touch()
+    await resume(desk, "again", note="second note")
+    result = await ended(desk, "again", "verified")
+    stops = [one.stop.requested_by if one.stop else None for one in result.receipts]
+    assert stops == ["ann", "bob", None, None]
+    told = transcript_of(desk, result.receipts[2])
+    assert "Done: created a" in told
+    assert "Done: created b" in told
+    assert "second note" in told
+    assert result.git is not None
+    assert file_at(result.git, "a") == "1"
+    assert git(result.git.workspace, "log", "--format=%s").splitlines() == ["small/only #1", "first"]

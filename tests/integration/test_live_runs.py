@@ -1,0 +1,155 @@
+"""A whole run and a person: what is said reaches the agent at work, or the one that goes on with its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Rig, eventually
+from flow_kit import (
+    OK,
+    file_at,
+    flow,
+    gate,
+    linear,
+    make_repository,
+    partial_of,
+    script,
+    step,
+    transcript_of,
+    turn,
+    write,
+)
+from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting, working
+
+ASK = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
+CALL = {"do": "run", "argv": ["touch", "touched"], "ask": True, "reason": "it touches a file"}
+SPEC = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one file; no test changes it."""
+    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
+
+
+@pytest.fixture(scope="module")
+def hasty(desk: Rig) -> Iterator[Rig]:
+    """A desk whose worker holds a session for a moment only."""
+    folder = desk.folder / "hasty"
+    folder.mkdir()
+    made = replace(desk, folder=folder, task_queue=f"{desk.task_queue}-hasty", processes=[])
+    made.worker(STEPWISE_HOLD_S="0.2")
+    yield made
+    made.kill_all()
+
+
+def attempts(result: Played) -> list[tuple[int, str, str | None]]:
+    return [
+        (one.attempt, one.execution_status, one.session) for one in result.receipts if one.step_id == "only"
+    ]
+
+
+async def test_an_answer_reaches_the_agent_that_asked_in_the_same_attempt(desk: Rig, repo: Path) -> None:
+    start(desk, "live-answer", repo, SPEC, script(only=turn(ASK, OK)))
+    status = await waiting(desk, "live-answer", "answer")
+    assert status["waiting"]["reason"] == "Red or blue?"
+
+    verdict = await update(desk, "live-answer", "answer", {"answers": {"1": "blue"}, "by": "ann"})
+
+    assert (verdict["verdict"], verdict["message"]) == ("accepted", "the agent has it")
+    result = await ended(desk, "live-answer", "verified")
+    assert attempts(result) == [(1, "succeeded", "cold")]
+    assert file_at(result.git, "answer.txt") == "blue"
+
+
+async def test_an_answer_that_comes_after_the_session_was_let_go_reaches_the_next_one(
+    hasty: Rig, repo: Path
+) -> None:
+    start(hasty, "late-answer", repo, SPEC, script(only=turn(ASK, OK)))
+    await hasty.until("late-answer", lambda now: now["waiting"] is not None and now.get("phase") != "work")
+
+    await update(hasty, "late-answer", "answer", {"answers": {"1": "blue"}})
+
+    result = await ended(hasty, "late-answer", "verified")
+    assert attempts(result) == [(1, "interrupted", "cold"), (2, "succeeded", "resumed")]
+    assert file_at(result.git, "answer.txt") == "blue"
+    partial = partial_of(hasty, result.receipts[0])
+    assert partial.reason == "question"
+    assert partial.open_question is not None
+    assert "Answer: blue" in transcript_of(hasty, result.receipts[1])
+
+
+@pytest.mark.parametrize(
+    ("message", "payload", "touched"),
+    [("approve", {}, True), ("reject", {"reason": "leave it"}, False)],
+)
+@pytest.mark.parametrize("when", ["live", "late"])
+async def test_a_call_is_made_only_with_a_persons_consent(
+    desk: Rig, hasty: Rig, repo: Path, when: str, message: str, payload: dict[str, Any], *, touched: bool
+) -> None:
+    rig = desk if when == "live" else hasty
+    name = f"{when}-{message}"
+    start(rig, name, repo, SPEC, script(only=turn(CALL, OK)))
+    await waiting(rig, name, "approval")
+    if when == "late":
+        await rig.until(name, lambda now: now["waiting"] is not None and now.get("phase") != "work")
+
+    await update(rig, name, message, payload)
+
+    result = await ended(rig, name, "verified")
+    last = [one for one in result.receipts if one.step_id == "only"][-1]
+    assert (last.attempt, last.tool_calls.blocked) == (1 if when == "live" else 2, 0 if touched else 1)
+    assert result.git is not None
+    assert (Path(result.git.workspace) / "touched").exists() == touched
+    if not touched:
+        assert "denied_by_human: denied: leave it" in transcript_of(rig, last)
+
+
+async def test_words_reach_the_agent_at_work(desk: Rig, repo: Path) -> None:
+    listen = {"do": "wait_for_steer", "save_to": "heard.txt"}
+    start(desk, "steer", repo, SPEC, script(only=turn({"do": "say", "text": "listening"}, listen, OK)))
+    run_id = (await working(desk, "steer"))["run_id"]
+    spool = desk.folder / "disk" / "spool"
+    eventually(
+        lambda: any("listening" in path.read_text() for path in spool.glob(f"{run_id}.*/events.jsonl"))
+    )
+
+    verdict = await update(desk, "steer", "steer", {"text": "mind the gap"})
+
+    assert (verdict["verdict"], verdict["message"]) == ("accepted", "the agent has it")
+    result = await ended(desk, "steer", "verified")
+    assert file_at(result.git, "heard.txt") == "mind the gap"
+
+
+async def test_an_interrupt_ends_the_wait_and_the_question_is_asked_again(desk: Rig, repo: Path) -> None:
+    start(desk, "interrupt-ask", repo, SPEC, script(only=turn(write("half", "x"), ASK, OK)))
+    await waiting(desk, "interrupt-ask", "answer")
+
+    await update(desk, "interrupt-ask", "interrupt", {"by": "ann", "reason": "a moment"})
+
+    await waiting(desk, "interrupt-ask", "human")
+    await resume(desk, "interrupt-ask")
+    await waiting(desk, "interrupt-ask", "answer")
+    await update(desk, "interrupt-ask", "answer", {"answers": {"1": "red"}})
+    result = await ended(desk, "interrupt-ask", "verified")
+    assert attempts(result) == [(1, "interrupted", "cold"), (2, "succeeded", "resumed")]
+    stop = result.receipts[0].stop
+    assert stop is not None
+    assert (stop.reason, stop.method, stop.requested_by) == ("interrupt", "cooperative", "ann")
+    assert partial_of(desk, result.receipts[0]).done == ["created half"]
+    assert file_at(result.git, "answer.txt") == "red"
+
+
+async def test_a_step_that_answers_by_default_goes_on_in_the_same_attempt(desk: Rig, repo: Path) -> None:
+    spec = flow(
+        step("only", linear("end"), gates=[gate("there")], questions={"unanswered": "default"}),
+        step("end", **READ_ONLY),
+    )
+    start(desk, "by-default", repo, spec, script(only=turn(ASK, OK)))
+    result = await ended(desk, "by-default", "verified")
+    assert attempts(result) == [(1, "succeeded", "cold")]
+    assert file_at(result.git, "answer.txt") == "red"

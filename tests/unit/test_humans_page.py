@@ -1,0 +1,54 @@
+"""The page for people: what it says to type is taken as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from workflows.messages import MESSAGES, parse
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "humans.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+BLOCKS = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+TYPED = sorted(
+    {
+        line.removeprefix("$ ")
+        for line in BLOCKS.splitlines()
+        if line.removeprefix("$ ").startswith("temporal workflow")
+    }
+)
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_command_of_the_page_names_a_message_or_a_query_and_its_payload_is_taken(typed: str) -> None:
+    words = shlex.split(typed)
+    if "query" in words:
+        assert words[words.index("--type") + 1] in {"status", "pending", "partial_handoff"}
+    if "--name" in words:
+        name = words[words.index("--name") + 1]
+        given = [json.loads(words[words.index("--input") + 1])] if "--input" in words else []
+        assert name in MESSAGES
+        assert parse(name, given)
+
+
+def test_every_message_is_typed_somewhere_on_the_page() -> None:
+    typed = {words[words.index("--name") + 1] for words in map(shlex.split, TYPED) if "--name" in words}
+    assert typed == set(MESSAGES)
+
+
+def test_every_link_of_the_page_leads_somewhere() -> None:
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in TEXT.splitlines()
+        if line.startswith("## ")
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        path, _, anchor = target.partition("#")
+        if path:
+            assert (PAGE.parent / path).exists(), target
+        else:
+            assert anchor in headings, target

@@ -215,6 +215,26 @@ async def test_a_consent_counts_for_one_call_and_no_other_like_it(desk: Rig, has
         assert "denied: once is enough" in transcript_of(rig, last)
 
 
+async def test_a_consent_that_the_agent_had_is_not_kept_for_another_call_like_it(
+    desk: Rig, repo: Path
+) -> None:
+    start(desk, "had", repo, SPEC, script(only=turn(call(), call(), OK)))
+    await waiting(desk, "had", "approval")
+    handle = desk.client.get_workflow_handle("had")
+    (first,) = await handle.query("pending")
+    verdict = await update(desk, "had", "approve")
+    assert verdict["message"] == "the agent has it"
+    while [one["id"] for one in await handle.query("pending")] in ([], [first["id"]]):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await update(desk, "had", "interrupt")
+    await waiting(desk, "had", "human")
+    await resume(desk, "had")
+    await waiting(desk, "had", "approval")
+    await update(desk, "had", "reject")
+    result = await ended(desk, "had", "verified")
+    assert marks(result) == "x\n"
+
+
 async def test_a_consent_for_the_run_counts_for_every_call_like_it_in_every_step(
     hasty: Rig, repo: Path
 ) -> None:

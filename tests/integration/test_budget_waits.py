@@ -15,7 +15,6 @@ from flow_kit import (
     gate,
     hold,
     linear,
-    make_repository,
     partial_of,
     script,
     step,
@@ -25,12 +24,6 @@ from flow_kit import (
 from run_kit import READ_ONLY, ended, refused, resume, said, signal, start, update, waiting
 
 USE = {"do": "tokens", "prompt": 90, "completion": 20}
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 def bounded(budget: dict[str, Any] | None) -> dict[str, Any]:

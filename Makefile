@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-repo replay test check fmt lock schemas golden bench clean
+.PHONY: help demo demo-repo replay test check fmt lock schemas golden bench soak clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -64,6 +64,10 @@ golden: $(VENV)/.all ## Record the golden histories anew (only when a change of 
 bench: $(VENV)/.all ## Measure the engine against a bare workflow, and interrupts; write docs/performance.md
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.interrupts
+
+soak: $(VENV)/.all ## Play flows, messages and crashes by chance: STEPWISE_SOAK=500 runs, STEPWISE_SOAK_SEED=… to repeat
+	$(BIN)/python tests/soak/soak.py
+	STEPWISE_KILLS=20 $(BIN)/python -m pytest tests/chaos/test_many_kills.py
 
 lock: $(VENV)/.all ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/core.txt

@@ -171,7 +171,11 @@ def _start(server: DevServer, asked: Wanted, queue: str, workflow_id: str) -> No
     say(f"\n$ {typed(argv)}")
     done = subprocess.run([str(temporal_binary()), *argv[1:]], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise StepwiseError("E_START", f"temporal workflow start failed: {done.stderr.strip()}")
+        raise StepwiseError(
+            "E_START",
+            f"temporal workflow start failed: {done.stderr.strip()}",
+            mend="stepwise doctor looks why",
+        )
     say("\n".join(f"  {line}" for line in done.stdout.strip().splitlines()))
 
 

@@ -62,7 +62,11 @@ def store_folder(url: str) -> Path:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise BadInput("E_STORE_URL", f"the store URL {shown!r} cannot be read: {error}") from None
+        raise BadInput(
+            "E_STORE_URL",
+            f"the store URL {shown!r} cannot be read: {error}",
+            mend="write file:///path/to/store",
+        ) from None
     if parts.scheme == "s3":
         raise BadInput(
             "E_STORE_S3",

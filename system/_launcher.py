@@ -71,10 +71,7 @@ class Launcher:
     def close(self, timeout_s: float) -> None:
         """End the launcher and wait for it; blocks for at most ``timeout_s`` seconds."""
         with self._lock:
-            process, self._process = self._process, None
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
+            process = self._let_go()
         if process is not None:
             try:
                 process.wait(timeout_s)
@@ -108,12 +105,16 @@ class Launcher:
 
     def _forget(self) -> None:
         """Drop a launcher that is gone; raises GuardUnavailable if it said that it cannot work here."""
+        process = self._let_go()
+        if process is not None and process.wait() == NO_SUBREAPER:
+            raise GuardUnavailable("the kernel has no child subreaper")
+
+    def _let_go(self) -> subprocess.Popen[bytes] | None:
         process, self._process = self._process, None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        if process is not None and process.wait() == NO_SUBREAPER:
-            raise GuardUnavailable("the kernel has no child subreaper")
+        return process
 
 
 LAUNCHER: Final = Launcher()

@@ -56,7 +56,7 @@ async def inspect_source(
         try:
             checked_ref(base)
         except GitError as error:
-            raise SourceRefused("E_GIT_BAD_REF", error.message) from error
+            raise _refused("E_GIT_BAD_REF", error.message, "name a branch, a tag or a commit") from error
     if repo.startswith("/"):
         return await _inspect_path(_absolute(repo), base, allow_dirty=allow_dirty)
     return await _inspect_url(check_url(repo), base, token=token)

@@ -72,6 +72,24 @@ def demo_repo(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one file, for a whole module: no test may change it."""
+    from flow_kit import make_repository
+
+    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
+
+
+@pytest.fixture
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's empty home and working folder, where no variable sets anything: commands see their defaults."""
+    for name in [name for name in os.environ if name.startswith(("STEPWISE_", "TEMPORAL_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def eventually(what: Callable[[], Any], *, within_s: float = 60.0) -> Any:
     """Return the first true value of ``what``; fails when none comes within the bound."""
     deadline = time.monotonic() + within_s

@@ -74,10 +74,9 @@ OK = write("ok", "yes\n")
 
 
 def git(repo: Path | str, *argv: str) -> str:
-    """Return what git prints."""
-    return subprocess.run(
-        ["git", "-C", str(repo), *argv], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    """Run git as its user would, and return what it prints."""
+    command = ["git", "-C", str(repo), "-c", "user.name=T", "-c", "user.email=t@example.invalid", *argv]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def make_repository(path: Path, files: Mapping[str, str] | None = None) -> Path:
@@ -88,7 +87,7 @@ def make_repository(path: Path, files: Mapping[str, str] | None = None) -> Path:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
     git(path, "add", "--all")
-    git(path, "-c", "user.name=T", "-c", "user.email=t@example.invalid", "commit", "--quiet", "-m", "first")
+    git(path, "commit", "--quiet", "-m", "first")
     return path
 
 

@@ -320,6 +320,8 @@ class Attempts:
         )
         if not local:
             call = call.model_copy(update={"journal": run.journal.batch()})
+        # Asked before the local activity: the task that brings its end need not be the one in which a replay sees it.
+        run.is_long = workflow.info().is_continue_as_new_suggested()
         stored = await run.phases.record(call, local=local)
         self.note = None if over is None else self.note
         state.head = stored.receipt.sha256

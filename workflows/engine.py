@@ -153,7 +153,7 @@ def _go_on_from_parent(state: RunState, acquired: AcquireOut) -> None:
 
 async def _continue_if_long(run: Run) -> None:
     """Continue as new where Temporal suggests it: between steps, with every message judged."""
-    if not workflow.info().is_continue_as_new_suggested():
+    if not run.is_long:
         return
     await workflow.wait_condition(lambda: run.settled)
     run.check_ending()

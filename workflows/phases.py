@@ -253,7 +253,7 @@ class Phases:
             result_type=DELIVER.returns,
             task_queue=acquired.control_queue,
             start_to_close_timeout=DELIVERING,
-            schedule_to_start_timeout=timedelta(seconds=self._wait_old()),
+            schedule_to_start_timeout=DELIVERING / 2,
             retry_policy=ONCE,
             summary="tell the agent",
         )

@@ -58,6 +58,7 @@ class Run(Conversation):
         self.visit = 0
         self.attempt = 0
         self.iteration = 0
+        self.is_long = False
         self._attributes = SearchAttributes()
 
     # What the run stands on.

@@ -81,9 +81,7 @@ class Server:
             try:
                 page = await self._client.workflow_service.list_workflow_executions(request)
             except RPCError as error:
-                raise StepwiseError(
-                    "E_SERVER", f"the server refused to list runs: {error.message}"
-                ) from error
+                raise _refused("list runs", error) from error
             found += map(_execution, page.executions)
             token = page.next_page_token
             if not token:
@@ -100,9 +98,7 @@ class Server:
         except RPCError as error:
             if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
                 return None
-            raise StepwiseError(
-                "E_SERVER", f"the server refused to describe {workflow_id}: {error.message}"
-            ) from error
+            raise _refused(f"describe {workflow_id}", error) from error
         return _execution(described.workflow_execution_info)
 
 
@@ -114,6 +110,11 @@ async def reach(loaded: Loaded, otherwise: str = "") -> Server | None:
         if otherwise:
             complain(f"stepwise: {error.message}: {otherwise}")
         return None
+
+
+def _refused(what: str, error: RPCError) -> StepwiseError:
+    message = f"the server refused to {what}: {error.message}"
+    return StepwiseError("E_SERVER", message, mend="`stepwise doctor` says what is missing")
 
 
 def _execution(info: WorkflowExecutionInfo) -> Execution:

@@ -6,38 +6,24 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import psutil
 import pytest
+from process_kit import TREE, no_launcher_is_left, python
 
 from system import _launcher
 from system._tree import NO_SUBREAPER
-from system.processes import Child, GuardUnavailable, end_leftovers, guarded_argv, run, shutdown
+from system.processes import Child, GuardUnavailable, end_leftovers, guarded_argv, run
 
 pytestmark = pytest.mark.chaos
 
+__all__ = ["no_launcher_is_left"]  # a fixture of each test here
+
 ROOT = Path(__file__).parents[2]
-TREE = """
-import os, signal
-def stay(kind):
-    os.write(1, f"{kind} {os.getpid()}\\n".encode())
-    while True:
-        signal.pause()
-if os.fork() == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    stay("deaf")
-if os.fork() == 0:
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    stay("daemon")
-os.wait()
-stay("child")
-"""
-TREE_ARGV = [sys.executable, "-I", "-S", "-c", TREE]
+TREE_ARGV = python(TREE)
 WORKER = """
 import asyncio, sys
 from pathlib import Path
@@ -49,12 +35,6 @@ async def main():
 asyncio.run(main())
 """
 EXIT_WAIT_MS = 30_000
-
-
-@pytest.fixture(autouse=True)
-async def _no_launcher_is_left() -> AsyncIterator[None]:
-    yield
-    await shutdown()
 
 
 class Ends:

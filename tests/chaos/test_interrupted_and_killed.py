@@ -138,3 +138,32 @@ async def test_a_retry_on_an_empty_disk_begins_anew_and_what_was_done_is_still_i
     assert rig.evidence.read(left.savepoint.bundle)
     await update(rig, "anew", "abort")
     await ended(rig, "anew", "stopped")
+
+
+async def test_an_interrupt_of_an_agent_whose_worker_is_gone_holds_the_run_when_the_next_one_is_there(
+    rig: Rig, demo_repo: Path
+) -> None:
+    first = rig.worker()
+    held = {"do": "wait_for_file", "path": str(rig.folder / "go")}
+    start(
+        rig, "gone", demo_repo, SPEC, script(mend=turn(HALF, {"do": "say", "text": "half-way"}, held, REST))
+    )
+    spool = rig.folder / "disk" / "spool"
+    await happens(lambda: any("half-way" in at.read_text() for at in spool.rglob("events.jsonl")), rig)
+    first.kill()
+    await killed(first, rig)
+    sent = rig.temporal(
+        *("workflow", "signal", "--workflow-id", "gone", "--name", "interrupt", "--input", '{"by": "ann"}')
+    )
+    assert sent.returncode == 0, sent.stderr
+    rig.worker()
+    status = await waiting(rig, "gone", "human")
+    assert status["waiting"]["reason"] == "interrupted by ann"
+    (receipt,) = rig.receipts(status["run_id"])
+    assert receipt.stop is not None
+    assert (receipt.stop.reason, receipt.stop.method) == ("crash", "killed")
+    assert partial_of(rig, receipt).done == [f"modified {STATS}"]
+    (rig.folder / "go").touch()
+    await resume(rig, "gone")
+    result = await ended(rig, "gone", "verified")
+    assert result.receipts[1].session == "resumed"

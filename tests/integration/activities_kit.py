@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+from flow_kit import git, make_repository
 from temporalio.testing import ActivityEnvironment
 
 from activities.context import WorkerContext, crash_point
@@ -37,12 +39,14 @@ from schemas.calls import (
 )
 from schemas.events import RunEvent
 from schemas.facts import StepFacts
+from schemas.handoff import PartialHandoff
 from schemas.receipt import GENESIS
 from schemas.run import FlowInput, InlineFile, InlineSpec
 from schemas.settings import WorkerSettings
 from store.blobs import open_blobs
 from store.evidence import Evidence
 from store.redaction import Redactor
+from system.processes import leftovers, shutdown
 from transports.port import Transport
 from transports.registry import open_transports
 
@@ -91,22 +95,6 @@ steps:
         finalize:
           value: {status: VERIFIED, summary: It is made.}
 """
-
-
-def git(where: Path, *args: str) -> str:
-    """Run git as its user would, and return what it prints."""
-    command = ["git", "-C", str(where), "-c", "user.name=T", "-c", "user.email=t@example.org", *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def make_repository(path: Path) -> Path:
-    """Make a repository with one commit."""
-    path.mkdir(parents=True)
-    git(path, "init", "-q", "-b", "main")
-    (path / "readme.txt").write_text("hello\n")
-    git(path, "add", ".")
-    git(path, "commit", "-q", "-m", "first")
-    return path
 
 
 def make_worker(
@@ -312,6 +300,36 @@ def _name(function: Any) -> str:
     return definition.name
 
 
+async def acquired(root: Path, *actions: str, flow: str = FLOW, **settings: Any) -> Driver:
+    """Return a driver whose agent does these actions in its turn, with the workspace acquired."""
+    listed = "".join(f"          - {action}\n" for action in actions)
+    scenario = (
+        f"version: 1\nsteps:\n  implement:\n    turns:\n      - work:\n{listed}" if listed else SCENARIO
+    )
+    driver = Driver(make_worker(root, **settings), make_repository(root / "repo"), flow, scenario)
+    await driver.acquire()
+    return driver
+
+
+def partial_of(driver: Driver, out: Any) -> PartialHandoff:
+    """Return the partial handoff that a stopped attempt left."""
+    assert out.partial is not None
+    return PartialHandoff.model_validate_json(driver.ctx.evidence.read(out.partial))
+
+
+def commits(driver: Driver) -> list[str]:
+    """Return the subjects of the run's commits, the newest first."""
+    return git(driver.ctx.folder(RUN).workspace, "log", "--format=%s", f"stepwise/{RUN}").splitlines()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_outlives_a_test() -> AsyncIterator[None]:
+    """Assert, behind each test of a module that imports this, that no process of the run is left."""
+    yield
+    await shutdown()
+    assert leftovers(RUN) == []
+
+
 async def until(what: Callable[[], bool]) -> None:
     """Wait until ``what`` is true."""
     while not what():  # noqa: ASYNC110 - what is waited for happens in another process
@@ -338,7 +356,7 @@ async def _until_killed(root: Path, point: str, scenario: str) -> None:
 def run_until_killed(root: Path, point: str, scenario: str = SCENARIO) -> None:
     """Run the phases of one step in a process of its own, which kills itself at ``point``."""
     command = [sys.executable, __file__, str(root), point, scenario]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "integration")))
     ended = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )

@@ -7,10 +7,9 @@ import dataclasses
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-from activities_kit import FLOW, RUN, Driver, make_repository, make_worker
+from activities_kit import RUN, Driver
 from temporalio import workflow
 from temporalio.activity import Info
 from temporalio.client import Client, WorkflowHandle
@@ -19,7 +18,6 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from schemas.calls import AttemptKey, DeliverIn, DeliverOut, WorkResult
 from schemas.converter import build_data_converter
-from schemas.handoff import PartialHandoff
 from schemas.questions import CallDecision, Given
 from schemas.run_state import Asked, Settled
 from system.devserver import DevServer
@@ -112,15 +110,6 @@ class Run:
         return await self.deliver(call_id=asked.call.call_id, decision=decision)
 
 
-async def acquired(root: Path, *actions: str, flow: str = FLOW, **settings: Any) -> Driver:
-    """Return a driver whose agent does these actions in its turn, with the workspace acquired."""
-    listed = "".join(f"          - {action}\n" for action in actions)
-    scenario = f"version: 1\nsteps:\n  implement:\n    turns:\n      - work:\n{listed}"
-    driver = Driver(make_worker(root, **settings), make_repository(root / "repo"), flow, scenario)
-    await driver.acquire()
-    return driver
-
-
 def file_of(driver: Driver, name: str) -> str:
     """Return what stands in a file of the workspace."""
     return (driver.ctx.folder(RUN).workspace / name).read_text()
@@ -132,12 +121,6 @@ def transcript_of(driver: Driver, attempt: int = 1) -> str:
     assert stored is not None
     assert stored.transcript is not None
     return driver.ctx.evidence.read(stored.transcript).decode()
-
-
-def partial_of(driver: Driver, out: Any) -> PartialHandoff:
-    """Return the partial handoff that a stopped attempt left."""
-    assert out.partial is not None
-    return PartialHandoff.model_validate_json(driver.ctx.evidence.read(out.partial))
 
 
 def _named(info: Info, activity_id: str) -> Info:

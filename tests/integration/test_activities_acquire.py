@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from activities_kit import FLOW, RUN, Driver, git, make_repository, make_worker, until
+from activities_kit import FLOW, RUN, Driver, make_worker, nothing_outlives_a_test, until
+from flow_kit import git, make_repository
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from schemas.errors import OWN_ERROR_TYPES
-from system.processes import leftovers, shutdown
+from system.processes import leftovers
 
-
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 def driver_for(root: Path, flow: str = FLOW, **settings: Any) -> Driver:
@@ -42,7 +37,7 @@ def unborn(repo: Path) -> None:
 
 def dirty(repo: Path) -> None:
     make_repository(repo)
-    (repo / "readme.txt").write_text("changed\n")
+    (repo / "README.md").write_text("changed\n")
 
 
 @pytest.mark.parametrize(

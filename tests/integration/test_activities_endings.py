@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from activities_kit import FLOW, RUN, Driver, make_worker, until
-from live_kit import acquired, partial_of, transcript_of
+from activities_kit import (
+    FLOW,
+    RUN,
+    Driver,
+    acquired,
+    make_worker,
+    nothing_outlives_a_test,
+    partial_of,
+    until,
+)
+from live_kit import transcript_of
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from schemas.calls import Recover, WorkOut, WorkResult
 from schemas.common import Budget
-from system.processes import leftovers, shutdown
 
 HALF = "{do: edit, path: half.txt, content: half}"
 STALL = "{do: stall, seconds: 3600}"
 REST = "{do: edit, path: rest.txt, content: rest}"
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 @dataclass(frozen=True)

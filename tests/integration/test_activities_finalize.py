@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from activities_kit import FLOW, RUN, SCENARIO, Driver, make_repository, make_worker
+from activities_kit import FLOW, RUN, SCENARIO, Driver, make_worker, nothing_outlives_a_test
+from flow_kit import make_repository
 from temporalio.exceptions import ApplicationError
 
 from schemas.calls import ProposeOut, SessionPhaseIn
 from schemas.facts import StepFacts
 from schemas.handoff import HandoffDraft, HandoffEnvelope
 from schemas.receipt import StepReceipt
-from system.processes import leftovers, shutdown
 
-
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 async def worked(root: Path, scenario: str = SCENARIO) -> Driver:

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from activities_kit import RUN, Driver, git, make_repository, make_worker
+from activities_kit import RUN, Driver, make_worker
+from flow_kit import git, make_repository
 
 from schemas.facts import StepFacts
 from schemas.handoff import HandoffEnvelope

@@ -7,14 +7,13 @@ import contextlib
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from activities_kit import FLOW, RUN, Driver, git, until
-from live_kit import acquired, partial_of
+from activities_kit import FLOW, RUN, Driver, acquired, nothing_outlives_a_test, partial_of, until
+from flow_kit import git
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.testing import ActivityEnvironment
 
@@ -22,7 +21,7 @@ from activities import sessions as sessions_module
 from schemas.calls import WorkOut
 from schemas.events import TextEvent
 from schemas.handoff import StopMethod
-from system.processes import leftovers, shutdown
+from system.processes import leftovers
 from transports.port import Emit, SessionSpec, StepSession, StopReport, WorkOutcome, WorkRequest
 from transports.stub import StubTransport
 from transports.stub_session import StubSession
@@ -33,11 +32,7 @@ HANG = "{do: hang}"
 PATIENT = FLOW.replace("grace_s: 0.1", "grace_s: 600")
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 async def begun(driver: Driver, text: str = "half.txt") -> None:

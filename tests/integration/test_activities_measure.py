@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from activities_kit import FLOW, RUN, Driver, git, make_repository, make_worker, until
+from activities_kit import FLOW, RUN, Driver, make_worker, nothing_outlives_a_test, until
+from flow_kit import git, make_repository
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from schemas.calls import MeasureOut
-from system.processes import leftovers, shutdown
+from system.processes import leftovers
 
 JUNIT = "<testsuite><testcase name='a'/><testcase name='b'/></testsuite>"
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 async def acquired(root: Path, *gates: str, files: Mapping[str, str] = MappingProxyType({})) -> Driver:
@@ -59,7 +56,7 @@ async def test_a_measurement_run_twice_is_made_once(tmp_path: Path) -> None:
         ("name: bad, argv: [sleep, '1000'], timeout: 1", "timed out after 1 s"),
         ("name: bad, argv: [sh, -c, 'kill -9 $$']", "ended by signal 9"),
         ("name: bad, argv: ['true', '{report}'], parse: junit", "wrote no junit report"),
-        ("name: bad, argv: [cp, readme.txt, '{report}'], parse: junit", "cannot be read"),
+        ("name: bad, argv: [cp, README.md, '{report}'], parse: junit", "cannot be read"),
         ("name: bad, argv: [cp, empty.xml, '{report}'], parse: junit", "holds no test"),
     ],
 )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activities_kit import RUN, SCENARIO, Driver, git, make_repository, make_worker, run_until_killed, until
+from activities_kit import RUN, SCENARIO, Driver, commits, make_worker, run_until_killed, until
+from flow_kit import git, make_repository
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -58,10 +59,6 @@ async def recovered(root: Path, phase: str, *, data: str = "data", worker_id: st
     lost = Recover.model_validate({"key": driver.key(), "phase": phase, "failure": "time-out (heartbeat)"})
     await driver.acquire(lost)
     return driver
-
-
-def commits(driver: Driver) -> list[str]:
-    return git(driver.ctx.folder(RUN).workspace, "log", "--format=%s", f"stepwise/{RUN}").splitlines()
 
 
 @pytest.mark.parametrize("point", ["work.intent", "work.committed", "work.bundled", "work.logged"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 import subprocess
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from activities_kit import FLOW, RUN, Driver, git, make_repository, make_worker, until
+from activities_kit import FLOW, RUN, Driver, make_worker, nothing_outlives_a_test, until
+from flow_kit import git, make_repository
 from temporalio.testing import ActivityEnvironment
 
 from activities.context import now
@@ -20,18 +20,14 @@ from schemas.facts import StepFacts
 from schemas.handoff import HandoffEnvelope
 from schemas.receipt import StepReceipt
 from schemas.run_record import RunRecord
-from system.processes import leftovers, run, shutdown
+from system.processes import leftovers, run
 
 HANGING = (
     "version: 1\nsteps:\n  implement: {turns: [{work: [{do: edit, path: half, content: x}, {do: hang}]}]}\n"
 )
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from activities_kit import FLOW, RUN, SCENARIO, Driver, git, make_repository, make_worker, until
+from activities_kit import FLOW, RUN, acquired, commits, nothing_outlives_a_test, partial_of, until
+from flow_kit import git
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.testing import ActivityEnvironment
 
@@ -17,8 +17,8 @@ from schemas.calls import WorkResult
 from schemas.common import Budget
 from schemas.errors import ErrorEnvelope
 from schemas.events import ErrorEvent
-from schemas.handoff import PartialHandoff, SessionRef
-from system.processes import leftovers, shutdown
+from schemas.handoff import SessionRef
+from system.processes import leftovers
 from transports.port import (
     Availability,
     Emit,
@@ -30,32 +30,7 @@ from transports.port import (
 from transports.stub import StubTransport
 from transports.stub_session import StubSession
 
-
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
-
-
-async def acquired(root: Path, *actions: str, flow: str = FLOW, **settings: Any) -> Driver:
-    """Return a driver whose agent does these actions in its turn, with the workspace acquired."""
-    listed = "".join(f"          - {action}\n" for action in actions)
-    scenario = (
-        f"version: 1\nsteps:\n  implement:\n    turns:\n      - work:\n{listed}" if listed else SCENARIO
-    )
-    driver = Driver(make_worker(root, **settings), make_repository(root / "repo"), flow, scenario)
-    await driver.acquire()
-    return driver
-
-
-def partial_of(driver: Driver, out: Any) -> PartialHandoff:
-    assert out.partial is not None
-    return PartialHandoff.model_validate_json(driver.ctx.evidence.read(out.partial))
-
-
-def commits(driver: Driver) -> list[str]:
-    return git(driver.ctx.folder(RUN).workspace, "log", "--format=%s", f"stepwise/{RUN}").splitlines()
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 async def test_a_phase_run_twice_takes_effect_once(tmp_path: Path) -> None:
@@ -266,7 +241,7 @@ class Careless(StubTransport):
 
 async def test_a_read_only_step_that_changes_files_fails_and_is_undone(tmp_path: Path) -> None:
     flow = FLOW.replace("    outputs:", "    policy: read-only\n    outputs:")
-    command = "{do: run, argv: [sh, -c, 'echo x > sneaked.txt; rm readme.txt']}"
+    command = "{do: run, argv: [sh, -c, 'echo x > sneaked.txt; rm README.md']}"
     driver = await acquired(tmp_path, command, flow=flow)
 
     driver.ctx.transports = {"stub": Careless()}
@@ -278,7 +253,7 @@ async def test_a_read_only_step_that_changes_files_fails_and_is_undone(tmp_path:
     assert out.error is not None
     assert out.error.code == "read_only_violated"
     assert not (workspace / "sneaked.txt").exists()
-    assert (workspace / "readme.txt").exists()
+    assert (workspace / "README.md").exists()
     assert out.changes.created == 0
     assert commits(driver) == ["first"]
 

@@ -16,7 +16,6 @@ from flow_kit import (
     git,
     kinds,
     linear,
-    make_repository,
     partial_of,
     script,
     step,
@@ -25,12 +24,6 @@ from flow_kit import (
     write,
 )
 from run_kit import READ_ONLY, ended, played, resume, start, update, waiting
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 @pytest.mark.parametrize("crash", [{"do": "fail", "code": "overloaded"}, {"do": "crash_child"}])

@@ -6,16 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import Rig
-from flow_kit import OK, flow, linear, make_repository, script, step, transcript_of, turn
+from flow_kit import OK, flow, linear, script, step, transcript_of, turn
 from run_kit import READ_ONLY, approved, ended, refused, said, signal, start, update, waiting
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 async def test_approval_before_a_step_waits_before_anything_is_done(desk: Rig, repo: Path) -> None:

@@ -71,12 +71,6 @@ def chained(server: DevServer, tmp_path_factory: pytest.TempPathFactory, flows: 
         made.kill_all()
 
 
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("chains") / "repo")
-
-
 def start(rig: Rig, name: str, repo: Path, flow_name: str, play: Any) -> None:
     rig.start(name, {"flow": flow_name, "repo": str(repo), "task": "t", "scenario": play})
 

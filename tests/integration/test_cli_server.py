@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,9 @@ def server() -> Iterator[DevServer]:
 
 
 @pytest.fixture(autouse=True)
-def _own_place(server: DevServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("STEPWISE_", "TEMPORAL_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def _own_server(server: DevServer, own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_place
     monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

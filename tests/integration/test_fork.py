@@ -59,12 +59,6 @@ def desk(server: DevServer, tmp_path_factory: pytest.TempPathFactory, flows: Pat
         made.kill_all()
 
 
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("forks") / "repo")
-
-
 @pytest.fixture(autouse=True)
 def _here(desk: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands find what the desk has."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Rig, _rig
-from flow_kit import OK, event_types, flow, gate, linear, loop, make_repository, script, step, turn
+from flow_kit import OK, event_types, flow, gate, linear, loop, script, step, turn
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
@@ -17,12 +17,6 @@ from system.devserver import DevServer
 
 MAX_STEP_BYTES = 12 * 1024
 MAX_CARRIED_BYTES = 64 * 1024
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("history") / "repo")
 
 
 async def history(rig: Rig, name: str, run_id: str | None = None) -> list[HistoryEvent]:

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from activities_kit import RUN, until
-from live_kit import Run, acquired, listening, partial_of, transcript_of
+from activities_kit import RUN, acquired, nothing_outlives_a_test, partial_of, until
+from live_kit import Run, listening, transcript_of
 from temporalio.testing import ActivityEnvironment
 
 from schemas.questions import CallDecision, call_signature
 from schemas.tools import NormalizedToolCall
 from system.devserver import DevServer
-from system.processes import leftovers, shutdown
 
 TOUCH = "{do: run, argv: [touch, touched], ask: true, reason: it touches a file}"
 AGAIN = "{do: run, argv: [touch, touched], ask: true}"
@@ -22,11 +21,7 @@ END = "{do: edit, path: end.txt, content: end}"
 SIGNATURE = call_signature("stub.run", ["touch", "touched"])
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from activities_kit import RUN, Driver, until
-from live_kit import Run, acquired, file_of, listening, transcript_of
+from activities_kit import RUN, Driver, acquired, nothing_outlives_a_test, until
+from live_kit import Run, file_of, listening, transcript_of
 
 from activities import deliver as module
 from schemas.calls import DeliverOut, Lease
 from schemas.questions import Given, Question, QuestionItem
 from system.devserver import DevServer
-from system.processes import leftovers, shutdown
 from transports.port import Emit, SessionSpec
 from transports.stub import StubTransport
 from transports.stub_session import StubSession
@@ -22,11 +21,7 @@ from transports.stub_session import StubSession
 LISTEN = "{do: wait_for_steer, save_to: heard.txt}"
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 @pytest.fixture

@@ -7,25 +7,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from activities_kit import FLOW, RUN, until
-from live_kit import Run, acquired, file_of, listening, partial_of, transcript_of
+from activities_kit import FLOW, RUN, acquired, nothing_outlives_a_test, partial_of, until
+from live_kit import Run, file_of, listening, transcript_of
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.testing import ActivityEnvironment
 
 from schemas.common import Budget
 from schemas.questions import Given
 from system.devserver import DevServer
-from system.processes import leftovers, shutdown
 
 ASK = "{do: ask, question: 'Which one?', options: [left, right], save_to: answer.txt}"
 END = "{do: edit, path: end.txt, content: end}"
 
 
-@pytest.fixture(autouse=True)
-async def nothing_outlives_a_test() -> AsyncIterator[None]:
-    yield
-    await shutdown()
-    assert leftovers(RUN) == []
+__all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from flow_kit import (
     flow,
     gate,
     linear,
-    make_repository,
     partial_of,
     script,
     step,
@@ -28,12 +27,6 @@ from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting, wo
 ASK = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
 CALL = {"do": "run", "argv": ["touch", "touched"], "ask": True, "reason": "it touches a file"}
 SPEC = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 @pytest.fixture(scope="module")

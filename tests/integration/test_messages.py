@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Rig
-from flow_kit import OK, event_types, flow, hold, kinds, linear, make_repository, script, step, turn
+from flow_kit import OK, event_types, flow, hold, kinds, linear, script, step, turn
 from run_kit import (
     READ_ONLY,
     TWO_STEPS,
@@ -24,13 +24,6 @@ from run_kit import (
 
 from activities.senders import senders_key
 from schemas.senders import Senders
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
-
 
 RUNNING = ["pause", "interrupt", "steer", "abort"]
 
@@ -267,7 +260,9 @@ async def test_each_order_of_resume_does_what_it_says(
         assert receipts[1].session == "resumed"
 
 
-async def test_the_end_of_a_run_stores_the_senders_who_sent_its_messages(desk: Rig, repo: Path, tmp_path: Path) -> None:
+async def test_the_end_of_a_run_stores_the_senders_who_sent_its_messages(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
     start(desk, "senders", repo, TWO_STEPS, script(only=turn(hold(tmp_path / "go"), OK)))
     await working(desk, "senders")
     sent = desk.temporal("workflow", "signal", "--workflow-id", "senders", "--name", "pause")

@@ -19,7 +19,6 @@ from flow_kit import (
     hold,
     linear,
     loop,
-    make_repository,
     script,
     step,
     transcript_of,
@@ -39,6 +38,7 @@ from run_kit import (
 )
 from temporalio.service import RPCError
 
+from cli.replay import replay_history
 from system.devserver import DevServer
 
 MANY = 60
@@ -69,12 +69,6 @@ NOT_HUMAN: list[tuple[str, Any]] = [
     ),
     ("_settled", {}),
 ]
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 @pytest.fixture
@@ -187,6 +181,8 @@ async def test_a_storm_of_messages_over_runs_that_continue_as_new_loses_none_and
         while run:
             types.append(await event_types(short, name, run))
             history = await short.client.get_workflow_handle(name, run_id=run).fetch_history()
+            report = await replay_history(history)
+            assert report.failure is None, "whenever a message came, each execution replays"
             run = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
         assert len(types) > 5
         assert all("WORKFLOW_TASK_FAILED" not in one or _only_unhandled(one) for one in types)

@@ -16,7 +16,6 @@ from flow_kit import (
     git,
     linear,
     loop,
-    make_repository,
     script,
     step,
     transcript_of,
@@ -28,12 +27,6 @@ from run_kit import READ_ONLY, ended, played, resume, start, waiting
 from schemas.calls import AttemptKey, FinalizeOut, WorkResult
 from schemas.receipt import StepReceipt
 from store.results import Results
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 def key_of(receipt: StepReceipt) -> AttemptKey:

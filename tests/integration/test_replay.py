@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Rig, _rig
-from flow_kit import OK, flow, gate, hold, loop, make_repository, script, step, turn, write
+from flow_kit import OK, flow, gate, hold, loop, script, step, turn, write
 from run_kit import READ_ONLY, TWO_STEPS, ended, played, start, waiting, working
 from temporalio import workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -22,12 +22,6 @@ from cli.main import run
 from system.devserver import DevServer
 
 WRONG = {"do": "edit", "path": "nearly", "append": "no\n"}
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("replay") / "repo")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from flow_kit import (
     git,
     hold,
     kinds,
-    make_repository,
     partial_of,
     script,
     turn,
@@ -28,12 +27,6 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
 from schemas.handoff import PartialHandoff
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 async def test_abort_ends_an_agent_at_work_and_keeps_what_it_did(

@@ -12,17 +12,11 @@ from typing import Any
 
 import pytest
 from conftest import UNITTEST, Rig, eventually
-from flow_kit import OK, flow, gate, hold, linear, make_repository, script, step, turn
+from flow_kit import OK, flow, gate, hold, linear, script, step, turn
 from run_kit import READ_ONLY, TWO_STEPS
 from temporalio.client import WorkflowExecutionStatus
 
 from workflows.messages import MESSAGES
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("cli") / "repo")
 
 
 def cli(rig: Rig, *argv: str) -> str:

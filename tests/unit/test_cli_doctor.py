@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,9 @@ from system.settings import load
 
 
 @pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("STEPWISE_", "TEMPORAL_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def _no_server(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_place
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
-    monkeypatch.chdir(tmp_path)
 
 
 def _checks(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,13 +117,9 @@ def _receipt(evidence: Evidence, step: str, visit: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_store(own_place: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evidence
-    for name in [name for name in os.environ if name.startswith(("STEPWISE_", "TEMPORAL_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("STEPWISE_STORE", (tmp_path / "store").as_uri())
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEPWISE_STORE", (own_place / "store").as_uri())
 
 
 class _Handle:

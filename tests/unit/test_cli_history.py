@@ -102,16 +102,12 @@ def key(run_id: str, visit: int = 1, attempt: int = 1, step: str = "build") -> A
 
 
 @pytest.fixture
-def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
-    for name in [name for name in os.environ if name.startswith(("STEPWISE_", "TEMPORAL_"))]:
-        monkeypatch.delenv(name)
-    made = Hand(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def hand(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
+    made = Hand(own_place)
     monkeypatch.setenv("STEPWISE_STORE", made.store.as_uri())
     monkeypatch.setenv("STEPWISE_DATA_DIR", str(made.data))
     monkeypatch.setenv("STEPWISE_FSYNC", "false")
     monkeypatch.setenv("TEMPORAL_ADDRESS", NO_SERVER)
-    monkeypatch.chdir(tmp_path)
     return made
 
 

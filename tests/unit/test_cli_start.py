@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +52,12 @@ class _Sent(Exception):
 
 
 @pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("STEPWISE_", "TEMPORAL_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "agents").mkdir()
+def _files(own_place: Path) -> None:
+    (own_place / "agents").mkdir()
     for name in ("doer", "other"):
-        (tmp_path / "agents" / f"{name}.md").write_text(AGENT.format(name=name))
-    (tmp_path / "mine.yaml").write_text(FLOW)
-    (tmp_path / "scene.yaml").write_text(SCENARIO)
+        (own_place / "agents" / f"{name}.md").write_text(AGENT.format(name=name))
+    (own_place / "mine.yaml").write_text(FLOW)
+    (own_place / "scene.yaml").write_text(SCENARIO)
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import psutil
 import pytest
+from process_kit import TREE, no_launcher_is_left, python
 
 from system.processes import (
     ALLOWED_ENV,
@@ -25,32 +26,10 @@ from system.processes import (
     shutdown,
 )
 
+__all__ = ["no_launcher_is_left"]  # a fixture of each test here
+
 ENV = {"PATH": "/usr/bin:/bin"}
-TREE = """
-import os, signal
-def stay(kind):
-    os.write(1, f"{kind} {os.getpid()}\\n".encode())
-    while True:
-        signal.pause()
-if os.fork() == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    stay("deaf")
-if os.fork() == 0:
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    stay("daemon")
-os.wait()
-stay("child")
-"""
-"""Prints the pids of itself, of a child that ignores SIGTERM and of one in a session of its own."""
 STAY = "import signal; print('up', flush=True); signal.pause()"
-
-
-@pytest.fixture(autouse=True)
-async def _no_launcher_is_left() -> AsyncIterator[None]:
-    yield
-    await shutdown()
 
 
 async def sh(
@@ -73,10 +52,6 @@ async def sh(
         max_output=max_output,
         on_output=on_output,
     )
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", code]
 
 
 def open_descriptors() -> list[str]:

@@ -3,12 +3,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from git_kit import WHEN, clone_of, git, make_source
 
 from system.bundles import bundle, unbundle
 from system.clone import clone, clone_from_bundles
@@ -17,42 +16,15 @@ from system.repository import Repository
 from system.savepoints import restore, restore_tree, take_savepoint
 from system.source import inspect_source
 
-WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-def git(*args: str, cwd: Path, ok: bool = True) -> str:
-    """Run plain git as an agent would, without anybody's own configuration."""
-    isolated = {
-        "PATH": os.environ["PATH"],
-        "HOME": "/nonexistent",
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_EDITOR": "true",
-    }
-    who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "protocol.file.allow=always")
-    done = subprocess.run(["git", *who, *args], cwd=cwd, env=isolated, check=ok, capture_output=True)
-    return done.stdout.decode("utf-8", "surrogateescape").strip()
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source"
-    (path / "d").mkdir(parents=True)
-    git("init", "--quiet", "--initial-branch=main", cwd=path)
-    (path / "a.txt").write_text("a\n")
-    (path / "gone.txt").write_text("gone\n")
-    (path / "d" / "f.txt").write_text("f\n")
-    (path / ".gitignore").write_text("*.log\nbuild/\n")
-    git("add", ".", cwd=path)
-    git("commit", "--quiet", "-m", "one", cwd=path)
-    (path / "a.txt").write_text("aa\n")
-    git("commit", "--quiet", "-am", "two", cwd=path)
-    return path
+    return make_source(tmp_path / "source")
 
 
 @pytest.fixture
 async def repository(source: Path, tmp_path: Path) -> Repository:
-    return await clone(await inspect_source(str(source)), tmp_path / "ws", run_id="r1")
+    return await clone_of(source, tmp_path / "ws")
 
 
 def work(ws: Path) -> None:

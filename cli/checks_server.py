@@ -15,7 +15,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.checks import Check
-from cli.session import temporal_command, typed
+from cli.session import temporal_command
+from policy.plain import typed
 from schemas.errors import StepwiseError
 from system.connection import connect
 from system.devserver import SEARCH_ATTRIBUTES, TYPE_NAMES

@@ -20,8 +20,9 @@ from cli.here import Here, open_here
 from cli.history.events import Entry, Sources
 from cli.history.lines import Lines
 from cli.history.sums import Sums
-from cli.session import WORKFLOW_TYPE, complain, say, typed
+from cli.session import WORKFLOW_TYPE, complain, say
 from cli.show import print_steps
+from policy.plain import typed
 from schemas.calls import AttemptKey
 from schemas.errors import BadInput, StepwiseError
 from schemas.run import FlowResult

@@ -16,7 +16,8 @@ import typer
 from temporalio.client import Client
 
 from cli.checks_server import polling
-from cli.session import WORKFLOW_TYPE, say, settings, temporal_flags, typed
+from cli.session import WORKFLOW_TYPE, say, settings, temporal_flags
+from policy.plain import typed
 from schemas.errors import StepwiseError
 from schemas.settings import WorkerSettings
 from system.devserver import DevServer

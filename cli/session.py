@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
-from collections.abc import Sequence
 from typing import Any, Final
 
+from policy.plain import typed, visible
 from system.settings import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, Loaded, load
 
 WORKFLOW_TYPE: Final = "Flow"
@@ -33,14 +32,9 @@ def temporal_command(loaded: Loaded, *words: str) -> str:
     return typed(["temporal", *words, *temporal_flags(loaded.address, loaded.namespace)])
 
 
-def typed(argv: Sequence[str]) -> str:
-    """Return a command as a person types it."""
-    return shlex.join(argv)
-
-
 def say(line: str = "") -> None:
-    """Print a line of a command's result."""
-    sys.stdout.write(f"{line}\n")
+    """Print a line of a command's result, in which nothing takes effect on a terminal."""
+    sys.stdout.write(f"{visible(line)}\n")
 
 
 def say_json(data: Any, *, indent: int | None = 2) -> None:
@@ -49,5 +43,5 @@ def say_json(data: Any, *, indent: int | None = 2) -> None:
 
 
 def complain(line: str) -> None:
-    """Print a line about what went wrong."""
-    sys.stderr.write(f"{line}\n")
+    """Print a line about what went wrong, in which nothing takes effect on a terminal."""
+    sys.stderr.write(f"{visible(line)}\n")

@@ -14,13 +14,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from cli.flows import OwnFlow, is_file, read_own_flow
-from cli.session import WORKFLOW_TYPE, complain, say, say_json, temporal_command, typed
+from cli.session import WORKFLOW_TYPE, complain, say, say_json, temporal_command
 from cli.words import SHORT_COMMIT
 from flows.findings import Finding
 from flows.loader import load_flow
 from flows.params import resolve
 from flows.scenarios import load_scenario
 from flows.values import Value
+from policy.plain import typed
 from schemas.errors import BadInput, StepwiseError
 from schemas.flow import FlowSpec, Param
 from schemas.fork import ForkRef

@@ -24,6 +24,8 @@ from schemas.facts import MAX_TOOL_NAMES
 from schemas.tools import NormalizedToolCall
 
 MAX_LAST_CALLS: Final = 10
+MAX_TOOL_CHARS: Final = 100
+"""Characters of a tool's name in the totals, which travel through history; the logs have it whole."""
 _SLASH_COMMAND: Final = re.compile(r"/[a-z][\w:-]*(?:\s|\Z)")
 _TEXT_TYPES: Final = {"assistant": "assistant_text", "user": "user_prompt", "system": "system_text"}
 _TYPES: Final = {
@@ -61,7 +63,7 @@ class AttemptTotals:
             return replace(totals, usage=self.usage.plus(event.usage))
         if not isinstance(event, ToolEnded):
             return totals
-        name = event.call.tool_name
+        name = event.call.tool_name[:MAX_TOOL_CHARS]
         new = name not in self.tools and len(self.tools) < MAX_TOOL_NAMES
         return replace(
             totals,

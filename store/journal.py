@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from schemas.errors import BadInput, EvidenceConflict
 from schemas.events import RunEvent
+from store.errors import EvidenceCorrupt
 from store.evidence import Evidence, line_of
 from store.keys import PRUNED
 from system.logs import logger
@@ -96,7 +97,11 @@ class Journal:
         events: dict[int, RunEvent] = {}
         problems: list[JournalProblem] = []
         for key in keys:
-            *lines, rest = self._evidence.blobs.read(key).split(b"\n")
+            try:
+                *lines, rest = self._evidence.blobs.read(key).split(b"\n")
+            except EvidenceCorrupt as error:
+                problems.append(JournalProblem(key, error.message))
+                continue
             if rest:
                 problems.append(JournalProblem(key, "the last line is torn"))
             for number, line in enumerate(lines, 1):

@@ -67,8 +67,15 @@ class Runs:
         return _held(run_id, self.get(run_id), lease)
 
     def get(self, run_id: str) -> RunRecord | None:
-        """Return the run's record, or None; raises EvidenceCorrupt."""
-        return self._evidence.get_model(_key(run_id), RunRecord)
+        """Return the run's record, or None; raises EvidenceCorrupt, also for a record of another run."""
+        record = self._evidence.get_model(_key(run_id), RunRecord)
+        if record is not None and record.run_id != run_id:
+            raise EvidenceCorrupt(
+                "E_EVIDENCE_CORRUPT",
+                f"{_key(run_id)} speaks of another run: {record.run_id[:80]!r}",
+                run_id=run_id,
+            )
+        return record
 
     def link_fork(self, run_id: str, fork: ForkRef) -> RunRecord:
         """Note in a run's record that ``fork`` goes on from it, once; whoever holds the run stays. Raises NotStored."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from system.git import TRANSFER_TIMEOUT_S, GitError, GitTimeout, SourceRefused
 from system.git_layout import pin
 from system.repository import Repository
 from system.source import URL_PROTOCOLS, Source, url_config
+from system.untrusted import remove_tree
 
 
 async def clone(
@@ -92,7 +92,7 @@ async def _made(target: Path, *, run_id: str, base: str) -> AsyncIterator[Reposi
         yield repository
         _move(work_tree, target)
     finally:
-        shutil.rmtree(work_tree, ignore_errors=True)
+        remove_tree(work_tree)
 
 
 async def _fetch(repository: Repository, source: Source, *, token: str | None) -> None:
@@ -142,7 +142,7 @@ def _beside(target: Path) -> Path:
     _refuse_existing(target)
     prefix = f".{target.name}.partial-"
     for leftover in target.parent.glob(f"{prefix}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        remove_tree(leftover)
     work_tree = target.parent / f"{prefix}{os.urandom(6).hex()}"
     (work_tree / ".git").mkdir(parents=True)
     return work_tree

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from system.paths import NEVER, PathDenied, canonical_name, check_new, check_writable, parts_of
+from system.untrusted import remove_tree
 
 DEFAULT_MAX_BYTES: Final = 5_000_000
 MAX_ENTRIES: Final = 10_000
@@ -121,7 +122,8 @@ class Root:
                 if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                     os.unlink(name, dir_fd=folder)
                 elif recursive:
-                    shutil.rmtree(name, dir_fd=folder)
+                    if not remove_tree(name, folder):
+                        raise OSError(errno.ENOTEMPTY, "something in it cannot be removed", path)
                 else:
                     os.rmdir(name, dir_fd=folder)
         except FileNotFoundError:

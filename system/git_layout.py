@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from system.git import RepositoryDamaged
+from system.untrusted import remove_tree
 
 BUILD_JUNK: Final = (
     "__pycache__/",
@@ -52,6 +52,8 @@ ATTRIBUTES: Final = b"* -text !eol !ident !filter !working-tree-encoding\n"
 
 _PINNED: Final = (("config", CONFIG), ("info/exclude", EXCLUDE), ("info/attributes", ATTRIBUTES))
 _UNWANTED: Final = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
+_PLAIN_FILES: Final = ("index", "packed-refs", "shallow")
+"""What git reads if it is there: it would wait for a FIFO for ever, and write through a link."""
 _FOLDERS: Final = ("objects", "refs", "refs/heads")
 _FOLDERS_IF_PRESENT: Final = ("objects/info", "objects/pack", "refs/heads/stepwise", "refs/stepwise", "logs")
 _HEAD: Final = re.compile(rb"ref: refs/heads/[^\x00-\x20\x7f]+\n|[0-9a-f]{40}\n")
@@ -110,10 +112,10 @@ def preflight(git_dir: Path, work_tree: Path, branch: str) -> list[str]:
         if os.path.lexists(git_dir / name):
             _remove(git_dir / name)
             repairs.append(name)
-    index = git_dir / "index"
-    if os.path.lexists(index) and not _is(index, stat.S_ISREG):
-        _remove(index)
-        repairs.append("index")
+    for name in _PLAIN_FILES:
+        if os.path.lexists(git_dir / name) and not _is(git_dir / name, stat.S_ISREG):
+            _remove(git_dir / name)
+            repairs.append(name)
     head = git_dir / "HEAD"
     if not _is(head, stat.S_ISREG) or _HEAD.fullmatch(head.read_bytes()) is None:
         _put(head, f"ref: refs/heads/{branch}\n".encode())
@@ -162,7 +164,9 @@ def scratch_index(git_dir: Path) -> Iterator[Path]:
         yield path
     finally:
         for leftover in (path, path.with_name(path.name + ".lock")):
-            leftover.unlink(missing_ok=True)
+            # Where .git is no folder any more, what found that out says so.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                leftover.unlink()
 
 
 def copy_index(source: Path, target: Path) -> None:
@@ -206,13 +210,12 @@ def _put(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
     temporary.write_bytes(content)
     if _is(path, stat.S_ISDIR):
-        shutil.rmtree(path)
+        _remove(path)
     temporary.replace(path)
 
 
 def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        if _is(path, stat.S_ISDIR):
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    if not remove_tree(path):
+        raise RepositoryDamaged(
+            "E_GIT_DAMAGED", f"{path} cannot be removed", mend="the clone has to be made again elsewhere"
+        )

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +296,19 @@ def desk(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A rig with one worker that all tests of a module share: for tests that neither kill nor configure it."""
     made = asyncio.run(_rig(server, tmp_path_factory.mktemp("desk"), f"desk-{os.urandom(4).hex()}"))
     made.worker()
+    try:
+        yield made
+    finally:
+        made.kill_all()
+
+
+@pytest.fixture(scope="module")
+def hasty(desk: Rig) -> Iterator[Rig]:
+    """A desk beside ``desk`` whose worker holds a session that asks for a moment only."""
+    folder = desk.folder / "hasty"
+    folder.mkdir()
+    made = replace(desk, folder=folder, task_queue=f"{desk.task_queue}-hasty", processes=[])
+    made.worker(STEPWISE_HOLD_S="0.05")
     try:
         yield made
     finally:

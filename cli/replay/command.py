@@ -107,7 +107,7 @@ async def _each(wanted: Wanted, word: str, judge: Callable[[Chain], Awaitable[Ro
         if wanted.is_one and isinstance(row, LeftOut):
             row.refuse()
         if not as_json:
-            say(row.whole() if wanted.is_one else f"{row.verdict:<9} {row.line()}")
+            say(row.whole() if wanted.is_one else f"{row.verdict:<9} {row.line()}".replace("\n", " "))
     if not rows:
         raise BadInput("E_QUERY", f"no workflow matches {wanted.query!r}", mend=TRY_QUERY)
     if as_json:

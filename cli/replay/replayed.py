@@ -40,7 +40,7 @@ class Replayed:
         blocks = []
         for number, report in enumerate(self.reports, 1):
             place = f", execution {number} of {count} ({report.run_id})" if count > 1 else ""
-            blocks.append("\n".join(_lines(report, place)))
+            blocks.append("\n".join(line.replace("\n", " ") for line in _lines(report, place)))
         return "\n\n".join(blocks)
 
     def line(self) -> str:

@@ -22,6 +22,15 @@ _MAKE: Final = (
 TRY_QUERY: Final = "try it with: temporal workflow list --query '…'"
 """How to mend a query."""
 _SUFFIX: Final = ".json"
+_ENDS_OF_TASKS: Final = frozenset(
+    {
+        "workflow_task_completed_event_attributes",
+        "workflow_task_failed_event_attributes",
+        "workflow_task_timed_out_event_attributes",
+        "workflow_execution_terminated_event_attributes",
+    }
+)
+"""What can follow the start of a workflow task: while it is open, the server holds everything else back."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,24 @@ def load_history(path: Path) -> WorkflowHistory:
     if not loaded.events[0].HasField("workflow_execution_started_event_attributes"):
         # a replay would wait for it for ever
         raise BadInput("E_HISTORY", f"{path} does not begin with the start of a workflow", mend=_MAKE)
+    broken = _first_out_of_order(loaded)
+    if broken is not None:
+        # the same
+        raise BadInput(
+            "E_HISTORY", f"{path} cannot have happened: event {broken} is out of order", mend=_MAKE
+        )
     return loaded
+
+
+def _first_out_of_order(history: WorkflowHistory) -> int | None:
+    """Return the place, from 1, of the first event that no server would have put there; None if there is none."""
+    begun = False
+    for place, event in enumerate(history.events, 1):
+        kind = event.WhichOneof("attributes")
+        if event.event_id != place or (begun and kind not in _ENDS_OF_TASKS):
+            return place
+        begun = kind == "workflow_task_started_event_attributes"
+    return None
 
 
 def _workflow_id(text: str) -> str | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from flow_kit import (
     flow,
     gate,
     linear,
-    make_repository,
     partial_of,
     script,
     step,
@@ -42,23 +39,6 @@ def call(mark: str = "x") -> dict[str, Any]:
 
 
 COLOUR = ask("Red or blue?", "red", "blue", header="Colour")
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
-
-
-@pytest.fixture(scope="module")
-def hasty(desk: Rig) -> Iterator[Rig]:
-    """A desk whose worker lets a session that asks go at once."""
-    folder = desk.folder / "hasty"
-    folder.mkdir()
-    made = replace(desk, folder=folder, task_queue=f"{desk.task_queue}-hasty", processes=[])
-    made.worker(STEPWISE_HOLD_S="0.05")
-    yield made
-    made.kill_all()
 
 
 async def let_go(rig: Rig, name: str, kind: str) -> dict[str, Any]:

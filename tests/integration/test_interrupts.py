@@ -17,7 +17,6 @@ from flow_kit import (
     gate,
     git,
     linear,
-    make_repository,
     partial_of,
     script,
     step,
@@ -41,13 +40,6 @@ from run_kit import (
 )
 
 from schemas.handoff import PartialHandoff
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
-
 
 # In work.
 

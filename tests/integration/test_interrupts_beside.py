@@ -18,7 +18,6 @@ from flow_kit import (
     hold,
     kinds,
     linear,
-    make_repository,
     partial_of,
     script,
     step,
@@ -41,12 +40,6 @@ from run_kit import (
     waiting,
     working,
 )
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one file; no test changes it."""
-    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
 
 
 async def test_a_second_interrupt_is_already_so_also_during_the_grace(desk: Rig, repo: Path) -> None:

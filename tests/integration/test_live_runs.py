@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +25,6 @@ from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting, wo
 ASK = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
 CALL = {"do": "run", "argv": ["touch", "touched"], "ask": True, "reason": "it touches a file"}
 SPEC = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
-
-
-@pytest.fixture(scope="module")
-def hasty(desk: Rig) -> Iterator[Rig]:
-    """A desk whose worker holds a session for a moment only."""
-    folder = desk.folder / "hasty"
-    folder.mkdir()
-    made = replace(desk, folder=folder, task_queue=f"{desk.task_queue}-hasty", processes=[])
-    made.worker(STEPWISE_HOLD_S="0.2")
-    yield made
-    made.kill_all()
 
 
 def attempts(result: Played) -> list[tuple[int, str, str | None]]:

@@ -70,6 +70,8 @@ def main() -> int:
     total = asyncio.run(_soak(given, folder))
     for line in total.lines():
         _say(line)
+    if not total.failures:
+        shutil.rmtree(folder, ignore_errors=True)
     return 1 if total.failures else 0
 
 

@@ -184,14 +184,16 @@ def test_a_store_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
 def test_opening_removes_only_temporary_files_of_long_ago(tmp_path: Path) -> None:
     blobs = FileBlobs(tmp_path, fsync=False)
     blobs.create("kept", b"", "x")
-    old, new = tmp_path / ".tmp" / "old", tmp_path / ".tmp" / "new"
-    for path in (old, new):
+    names = ("." + "0" * 16 + ".tmp", "." + "1" * 16 + ".tmp", "a persons own")
+    old, new, foreign = (tmp_path / ".tmp" / name for name in names)
+    for path in (old, new, foreign):
         path.write_text("half")
-    os.utime(old, (0, 0))
-    os.utime(tmp_path / "kept", (0, 0))
+    for path in (old, foreign, tmp_path / "kept"):
+        os.utime(path, (0, 0))
     assert FileBlobs(tmp_path, fsync=False).keys("") == ["kept"]
     assert not old.exists()
     assert new.exists()
+    assert foreign.exists(), "a folder that was named by mistake may have a .tmp of its own"
 
 
 def opened(url: str, *, shared: bool = False, loopback: bool = True) -> Blobs:

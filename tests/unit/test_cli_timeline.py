@@ -1,0 +1,176 @@
+"""A run's timeline: journal, logs, receipts and hand-offs as one line of events, whatever was torn or altered."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_kit import NOON, Hand, Said, after, by_hand, key, whole
+
+from cli.history.events import Entry, Sources
+from cli.history.lines import Lines
+from cli.words import printable
+from schemas.attempt_event import AttemptEvent
+from schemas.events import TextEvent
+from store.attempts import AttemptLog
+
+
+@pytest.fixture
+def hand(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
+    return by_hand(own_place, monkeypatch)
+
+
+def test_journal_logs_receipts_and_handoffs_are_one_timeline_whatever_the_workers_clock(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole(hand)
+    events = Said(capsys, "show", "r", "--json").data["events"]
+    order = [(one["source"], one["kind"], one["attempt"]) for one in events]
+    assert order == [
+        ("journal", "run_created", None),
+        ("journal", "step_started", None),
+        ("journal", "phase_started", 1),
+        ("agent", "text", 1),
+        ("agent", "text", 1),
+        ("handoff", "partial_handoff", 1),
+        ("journal", "phase_ended", 1),
+        ("journal", "interrupted", 1),
+        ("receipt", "receipt", 1),
+        ("journal", "waiting", None),
+        ("journal", "message_refused", None),
+        ("journal", "human_message", None),
+        ("journal", "resumed", None),
+        ("journal", "phase_started", 2),
+        ("agent", "text", 2),
+        ("agent", "text", 2),
+        ("journal", "phase_ended", 2),
+        ("journal", "gate_measured", None),
+        ("journal", "routed", None),
+        ("journal", "step_ended", None),
+        ("receipt", "receipt", 2),
+        ("journal", "savepoint", None),
+        ("journal", "run_completed", None),
+    ]
+
+
+def test_the_timeline_says_who_stopped_what_and_how_and_what_was_kept(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole(hand)
+    said = Said(capsys, "show", "r")
+    assert said.code == 0
+    assert said.err == ""
+    for words in (
+        "fork        f-1, before step build, visit 1",
+        "work took 4.0 s: interrupted",
+        "partial hand-off: interrupt in work (killed); 0 files changed; savepoint abcdef0123 (refs/stepwise/r-1/1)",
+        "; not kept: node_modules; left to do: the tests",
+        "receipt of attempt 1: interrupted, PARTIAL; 64.0 s, 0 tokens, 0 tool calls; stopped by interrupt by mia (killed)",
+        "waits for human: you stopped it",
+        "REFUSED approve: not now",
+        "message resume by mia: accepted (note go on)",
+        "gate tests passed (exit 0); before the run it FAILED",
+        "route advance -> end: Done. [fast_path]",
+        "work took 14 ms",
+        "savepoint odd a kind that has no line of its own",
+        "14.0 s                verified: all gates passed",
+    ):
+        assert any(words in line for line in said.lines), words
+    (row,) = [line for line in said.lines if line.startswith("build ")]
+    assert re.split(r"\s{2,}", row) == [
+        "build", "1", "2", "VERIFIED", "tests FAILED -> passed", "66.0 s", "1,234", "$0.50"
+    ]  # fmt: skip
+    assert said.lines[-1].split() == ["total", "2", "66.0", "s", "1,234", "$0.50"]
+    brief = Said(capsys, "show", "r", "--brief").lines
+    assert len(brief) == len(said.lines) - 4
+    assert not any("says: at" in line for line in brief)
+
+
+def test_what_an_agent_writes_cannot_take_over_the_terminal() -> None:
+    event = Entry(
+        NOON, "agent", "text", data={"role": "assistant", "text": "a\x1b[2J\x9b1m\u202eb\nc" + "x" * 500}
+    )
+    line = Lines().of(event)
+    assert line is not None
+    assert line.isprintable()
+    assert len(line) < 200
+    assert printable("\ud800 a\tb\r\n", 10) == "a b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "line"),
+    [
+        ("tool_started", {"tool_name": "run", "input": "make"}, "run make …"),
+        ("tool_ended", {"call": {"tool_name": "run", "input": "rm", "blocked": True, "blocked_reason": "no"}},
+         "run rm: BLOCKED: no, 0 ms"),
+        ("tool_ended", {"call": {"tool_name": "run", "success": False, "duration_ms": 5}}, "run : FAILED, 5 ms"),
+        ("question", {"question": {"items": [{"question": "A?"}, {"question": "B?"}]}}, "asks: A?; B?"),
+        ("rate_limited", {"message": "busy"}, "is rate limited until ?: busy"),
+        ("error", {"error": {"code": "E", "message": "m"}}, "error E: m"),
+        ("permission_changed", {"mode": "plan"}, "permission_changed mode plan"),
+        ("text", {"role": "user", "text": "x" * 1_500}, "is told by the user: 1,500 characters"),
+    ],
+)  # fmt: skip
+def test_what_an_agent_does_has_one_line_each(kind: str, said: dict[str, Any], line: str) -> None:
+    shown = Lines(live=True).of(Entry(NOON, "agent", kind, data=said))
+    assert shown is not None
+    assert shown.endswith(f"    {line}")
+
+
+def test_tokens_have_no_line_and_a_call_that_only_began_has_one_while_it_is_live() -> None:
+    assert Lines(live=True).of(Entry(NOON, "agent", "usage", data={"usage": {}})) is None
+    assert Lines().of(Entry(NOON, "agent", "tool_started", data={"tool_name": "run"})) is None
+
+
+# Logs that still grow.
+
+
+def test_a_growing_log_is_read_without_its_torn_end_and_each_event_once(hand: Hand) -> None:
+    hand.record("r-1", "r")
+    sources = Sources(hand.evidence, "r-1", hand.spool)
+    log = hand.log(key("r-1"), 1, 2)
+    assert [entry.data["text"] for entry in sources.new()] == ["at 1", "at 2"]
+    assert sources.new() == []
+
+    path = hand.spool / "r-1.fix.build.1.1" / "events.jsonl"
+    line = AttemptEvent(seq=3, ts=after(3), event=TextEvent(text="at 3")).model_dump_json() + "\n"
+    with path.open("a") as file:
+        file.write(line[:40])
+    assert sources.new() == []
+    with path.open("a") as file:
+        file.write(line[40:] + "no json\n")
+    assert [entry.data["text"] for entry in sources.new()] == ["at 3"]
+
+    with path.open("a") as file:
+        file.write('{"seq": 4, "ts"')
+    log.abandon()
+    AttemptLog.recover(hand.evidence, hand.spool, key("r-1"), lambda: after(9))
+    assert sources.new() == [], "what was uploaded was seen already"
+    assert [entry.seq for entry in Sources(hand.evidence, "r-1").new()] == [1, 2, 3]
+
+
+def test_an_attempt_that_is_uploaded_between_two_looks_is_seenwhole(hand: Hand) -> None:
+    hand.record("r-1", "r")
+    sources = Sources(hand.evidence, "r-1", hand.spool)
+    log = hand.log(key("r-1"), 1)
+    assert len(sources.new()) == 1
+    log.append(TextEvent(text="last"))
+    log.close()
+    assert [entry.data["text"] for entry in sources.new()] == ["last"]
+    hand.log(key("r-1", attempt=2), 5).close()
+    assert [entry.attempt for entry in sources.new()] == [2]
+    assert sources.new() == []
+
+
+def test_evidence_that_was_altered_does_not_break_the_timeline(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole(hand)
+    folder = hand.store / key("r-1").path
+    (folder / "receipt.json").write_text("{")
+    (folder / "events.jsonl").write_bytes(b"\xff\n[1]\n")
+    said = Said(capsys, "show", "r")
+    assert said.code == 0
+    assert any("receipt of attempt 2" in line for line in said.lines)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from schemas.calls import AttemptKey, Lease
 from schemas.common import Durable, UtcTime
+from system.files import write_atomic
 from system.processes import ALLOWED_ENV, RUN_VARIABLE, child_env
+from system.untrusted import own_folder, remove_tree
 
 _HELD_FILE: Final = "held.json"
 
@@ -79,29 +81,26 @@ class RunFolder:
     def hold(self, held: Held) -> Held:
         """Write the note, whole or not at all, and return it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f".{_HELD_FILE}"
-        with temporary.open("wb") as file:
-            file.write(held.model_dump_json().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / _HELD_FILE)
+        write_atomic(self.path / _HELD_FILE, held.model_dump_json().encode())
         return held
 
     def drop(self) -> None:
         """Remove all of it, the note first: without it nothing here counts as a run's."""
-        (self.path / _HELD_FILE).unlink(missing_ok=True)
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.path.is_symlink():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                (self.path / _HELD_FILE).unlink()
+        remove_tree(self.path)
 
     def drop_private(self) -> None:
         """Remove the private folders and what was on its way."""
-        shutil.rmtree(self.private, ignore_errors=True)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        remove_tree(self.private)
+        remove_tree(self.scratch)
 
     def environment(self, home: Path, names: Collection[str], **extra: str) -> dict[str, str]:
         """Return the whole environment of a child: allowed variables, and a HOME and TMPDIR inside ``home``."""
         own = {"HOME": home / "home", "TMPDIR": home / "tmp"}
-        for folder in own.values():
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.private, home, *own.values()):
+            own_folder(folder)
         given = {name: str(folder) for name, folder in own.items()}
         return child_env(allow=ALLOWED_ENV | set(names), extra={**given, RUN_VARIABLE: self.run_id, **extra})
 
@@ -109,13 +108,13 @@ class RunFolder:
 def drop_run(folder: RunFolder, spool: Path) -> None:
     """Remove all that this worker's disk has of a run: its clone with its savepoints, and logs of its attempts."""
     folder.drop()
-    for left in spool.glob(f"{folder.run_id}.*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for left in spool.glob(f"{escape(folder.run_id)}.*"):
+        remove_tree(left)
 
 
 def run_folders(runs: Path) -> Iterator[RunFolder]:
-    """Yield what this worker's disk has of runs."""
+    """Yield what this worker's disk has of runs; a link is nobody's run."""
     if runs.is_dir():
         for path in sorted(runs.iterdir()):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 yield RunFolder(path)

@@ -14,6 +14,7 @@ from activities.running import Stop
 from schemas.facts import GateFact
 from schemas.flow import Gate
 from system.processes import Finished, ProcessError, SpawnFailed, run
+from system.untrusted import own_folder, remove_tree
 
 MAX_GATE_OUTPUT: Final = 500_000
 """How many bytes of each of a gate's two streams are kept: the head and the tail."""
@@ -40,9 +41,9 @@ class Place:
 
 async def run_gate(gate: Gate, place: Place, *, timeout_s: float, stop: Stop) -> Measured:
     """Run one gate to its end; a stop ends its process tree and leaves it unmeasured."""
-    place.reports.mkdir(parents=True, exist_ok=True)
+    own_folder(place.reports)
     report_path = place.reports / f"{gate.name.replace('/', '-')}.report"
-    report_path.unlink(missing_ok=True)
+    remove_tree(report_path)
     argv = [word.replace(REPORT, str(report_path)) for word in gate.argv]
     begun = time.monotonic()
     command = asyncio.ensure_future(

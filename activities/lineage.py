@@ -112,9 +112,12 @@ def visits_of(evidence: Evidence, record: RunRecord) -> list[Visited]:
         said = event.model_extra or {}
         if event.kind == "run_created":
             flow = str(said.get("flow", flow))
-        if event.kind not in {"step_started", "routed"} or said.get("step") in {None, FINAL_STEP}:
+        step, visit = said.get("step"), said.get("visit", 1)
+        if event.kind not in {"step_started", "routed"} or step == FINAL_STEP:
             continue
-        key = (flow, str(said["step"]), int(said.get("visit", 1)))
+        if not isinstance(step, str) or not isinstance(visit, int):
+            continue
+        key = (flow, step, visit)
         visited = found.setdefault(key, Visited(*key))
         if event.kind == "routed":
             found[key] = replace(visited, skipped=said.get("decision") == "skip")

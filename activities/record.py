@@ -106,7 +106,9 @@ def _receipt(
     changes = facts.file_changes
     stop = None
     if work is not None and work.reason is not None:
-        stop = StopRecord(reason=work.reason, method=work.stop_method, requested_by=call.requested_by)
+        # To the agent, an abort and a cancel are interrupts; who reads the receipt wants to know which it was.
+        reason = call.stop if call.stop is not None and work.reason == "interrupt" else work.reason
+        stop = StopRecord(reason=reason, method=work.stop_method, requested_by=call.requested_by)
     elif call.stop is not None:
         stop = StopRecord(reason=call.stop, requested_by=call.requested_by)
     git = None

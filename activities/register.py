@@ -58,9 +58,16 @@ class Registered:
 def build_activities(ctx: WorkerContext) -> Registered:
     """Return the worker's activities, under the names workflows call them by."""
 
-    def made(ref: ActivityRef[In, Out], body: Callable[[WorkerContext, In], Awaitable[Out]]) -> Activity:
+    def made(
+        ref: ActivityRef[In, Out],
+        body: Callable[[WorkerContext, In], Awaitable[Out]],
+        *,
+        redacted: bool = False,
+    ) -> Activity:
         async def run(call: Any) -> Out:
-            return await body(ctx, call)
+            out = await body(ctx, call)
+            with translated():
+                return ctx.evidence.redacted(out) if redacted else out
 
         # The SDK decodes the argument into the type that stands here.
         run.__annotations__ = {"call": ref.takes, "return": ref.returns}
@@ -75,11 +82,12 @@ def build_activities(ctx: WorkerContext) -> Registered:
             made(RECORD, _record),
             made(FLUSH, _flush_journal),
         ],
+        # What agents and gates said goes into history, where nothing else redacts it.
         pinned=[
-            made(WORK, work),
-            made(MEASURE, measure),
-            made(FINALIZE, finalize),
-            made(PROPOSE_ROUTE, propose_route),
+            made(WORK, work, redacted=True),
+            made(MEASURE, measure, redacted=True),
+            made(FINALIZE, finalize, redacted=True),
+            made(PROPOSE_ROUTE, propose_route, redacted=True),
         ],
         control=[acquire, release, made(DELIVER, deliver)],
     )

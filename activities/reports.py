@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,8 +12,10 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from schemas.facts import GateCounts
+from system.untrusted import read_regular
 
 MAX_REPORT_BYTES = 20 * 1024 * 1024
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,7 @@ class Report:
 def read_report(path: Path, parse: Literal["junit", "coverage"]) -> Report:
     """Read a report file; a fault is part of the answer, never an exception."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_REPORT_BYTES + 1)
+        data = read_regular(path, max_bytes=MAX_REPORT_BYTES + 1)
     except OSError:
         return Report(fault=f"the command wrote no {parse} report to {{report}}")
     if len(data) > MAX_REPORT_BYTES:
@@ -77,4 +79,4 @@ def _coverage(root: Element) -> Report:
 
 def _number(element: Element, name: str) -> int:
     text = element.get(name, "0")
-    return int(text) if text.isdigit() else 0
+    return int(text) if _COUNT.fullmatch(text) else 0

@@ -96,7 +96,9 @@ async def measure_base(
                 evidence = await asyncio.to_thread(
                     ctx.evidence.put_text, f"{base}/gates/{step.id}-{gate.name}.txt", measured.output
                 )
-                done = GateRun(fact=measured.fact, elapsed_ms=measured.elapsed_ms, evidence=evidence)
+                done = ctx.evidence.redacted(
+                    GateRun(fact=measured.fact, elapsed_ms=measured.elapsed_ms, evidence=evidence)
+                )
             fact = done.fact.model_copy(update={"name": gate.name, "required": gate.required})
             done = done.model_copy(update={"fact": fact})
             await asyncio.to_thread(ctx.evidence.put_model, key, done)
@@ -137,5 +139,6 @@ def _digest(setup: Sequence[Sequence[str]], workspace: Path) -> str:
 def _failed(ctx: WorkerContext, argv: Sequence[str], finished: Finished) -> ApplicationError:
     how = "timed out" if finished.timed_out else f"exit code {finished.exit_code}"
     output = (finished.stdout + finished.stderr).decode("utf-8", "replace").strip()
-    shown = ctx.evidence.redactor.text(output[-_TAIL_CHARS:])
+    # cut again, since the end of a secret whose beginning was cut off would not be known for one
+    shown = ctx.evidence.redactor.text(output[-2 * _TAIL_CHARS :])[-_TAIL_CHARS:]
     return refused("SetupFailed", f"set-up {' '.join(argv)}: {how}\n{shown}")

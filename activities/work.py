@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,6 +47,7 @@ from schemas.receipt import FallbackRecord
 from store.attempts import AttemptLog
 from system.logs import logger
 from system.processes import end_leftovers
+from system.untrusted import remove_tree
 from transports.port import SessionSpec, WorkRequest
 
 _LEFTOVERS_GRACE_S: Final = 0.5
@@ -259,7 +259,7 @@ async def _end_session(ctx: WorkerContext, held: HeldSession, *, killed: bool) -
         left = await end_leftovers(key.run_id, _LEFTOVERS_GRACE_S, home=folder.path)
         if left:
             _log.error("processes of %s cannot be ended: %s", key.path, left, extra={"run_id": key.run_id})
-    await asyncio.to_thread(shutil.rmtree, folder.attempt(key) / "tmp", ignore_errors=True)
+    await asyncio.to_thread(remove_tree, folder.attempt(key) / "tmp")
 
 
 async def _undo(opened: OpenRun) -> Kept:

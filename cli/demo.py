@@ -22,6 +22,7 @@ from cli.history.lines import Lines
 from cli.history.sums import Sums
 from cli.session import WORKFLOW_TYPE, complain, say
 from cli.show import print_steps
+from cli.starting import scenario_of
 from policy.plain import typed
 from schemas.calls import AttemptKey
 from schemas.errors import BadInput, StepwiseError
@@ -163,9 +164,11 @@ def _start(server: DevServer, asked: Wanted, queue: str, workflow_id: str) -> No
     fields: dict[str, Any] = {"flow": "fix", "repo": asked.repo, "task": asked.task}
     if asked.gate:
         fields["params"] = {"test": asked.gate}
-    fields |= {
-        name: value for name, value in (("transport", asked.transport), ("scenario", asked.scenario)) if value
-    }
+    if asked.transport:
+        fields["transport"] = asked.transport
+    if asked.scenario:
+        scenario = scenario_of(asked.scenario, None)
+        fields["scenario"] = scenario if isinstance(scenario, str) else scenario.model_dump()
     argv = ["temporal", "workflow", "start", "--address", server.address, "--type", WORKFLOW_TYPE]
     argv += ["--task-queue", queue, "--workflow-id", workflow_id, "--fail-existing"]
     argv += ["--static-summary", f"fix: {asked.task[:80]}", "--input", json.dumps(fields, ensure_ascii=False)]

@@ -95,7 +95,7 @@ def state_words(row: RunRow) -> str:
 
 def _print(rows: list[RunRow]) -> None:
     if not rows:
-        complain("no such run")
+        complain("no run fits")
         return
     now = datetime.now(UTC)
     header = ("run", "outcome", "flow", "step", "started (UTC)", "took", "repo")

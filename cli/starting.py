@@ -19,7 +19,7 @@ from cli.words import SHORT_COMMIT
 from flows.findings import Finding
 from flows.loader import load_flow
 from flows.params import resolve
-from flows.scenarios import load_scenario
+from flows.scenarios import find_scenario, known_scenarios, load_scenario
 from flows.values import Value
 from policy.plain import typed
 from schemas.errors import BadInput, StepwiseError
@@ -129,6 +129,12 @@ def scenario_of(scenario: str, spec: FlowSpec | None) -> str | InlineFile:
     """Return a scenario's name, or its file whole. Raises BadInput; typer.Exit when it has faults, which are printed."""
     path = Path(scenario)
     if not is_file(scenario):
+        if spec is not None and scenario in known_scenarios():
+            shipped = find_scenario(scenario)
+            _, findings = load_scenario(
+                f"scenario {scenario}", shipped.text, steps=[step.id for step in spec.steps]
+            )
+            refuse_faults(findings)
         return scenario
     try:
         text = path.read_text(encoding="utf-8")

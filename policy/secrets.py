@@ -173,6 +173,11 @@ _PATTERNS: Final = (
     ),
 )
 
+_GUESSES: Final = frozenset({"header", "userinfo", "assignment", "cut"})
+"""Kinds that are told by what stands before them: prose has that, too."""
+_KEY: Final = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[^\s()\[\]{}<>,;]{8,}")
+_VARIABLE: Final = re.compile(r"\$?[A-Z_][A-Z0-9_]*")
+
 _ANY_HINT: Final = re.compile("|".join(re.escape(hint) for pattern in _PATTERNS for hint in pattern.hints))
 """Most texts hold none of these and are not looked at further."""
 _SECRET_FIELD: Final = re.compile(rf"(?:{_WORD}{_SUFFIX}|authorization|cookie)\Z", _ANY_CASE)
@@ -247,6 +252,34 @@ def redact(text: str) -> str:
             return text
         text = replace(text, findings)
     raise ValueError(f"still finds secrets after {MAX_PASSES} passes")
+
+
+def key_within(value: object, where: str = "") -> tuple[str, Kind] | None:
+    """Return where in a JSON value something stands that is a key for sure (``params.url``), and its kind.
+
+    Where ``redact`` takes out whatever could be a secret, this is for what people are to be refused for: prose may say
+    ``password: wrong``.
+    """
+    if isinstance(value, dict):
+        for name, item in value.items():
+            inside = f"{where}.{name}" if where else str(name)
+            if isinstance(item, str) and is_secret_field(str(name)) and _is_key(item):
+                return inside, "assignment"
+            if (found := key_within(item, inside)) is not None:
+                return found
+    if isinstance(value, list):
+        return next(filter(None, (key_within(item, where) for item in value)), None)
+    if isinstance(value, str):
+        for finding in find(value):
+            # the scheme of a header may stand before it
+            words = value[finding.start : finding.end].split()
+            if finding.kind not in _GUESSES or (words and _is_key(words[-1])):
+                return where, finding.kind
+    return None
+
+
+def _is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None and _VARIABLE.fullmatch(text) is None and not is_plain_value(text)
 
 
 def is_secret_field(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.receipt import FallbackRecord
 from schemas.routing import RoutingOutcome, RoutingSignal
 from schemas.run import FlowInput, GitResult
+from schemas.tools import shortened
 
 In = TypeVar("In", bound=Durable)
 Out = TypeVar("Out", bound=Durable)
@@ -183,7 +184,7 @@ class WorkOut(Durable):
     tools: list[str] = []
     tool_calls: int = 0
     tools_blocked: int = 0
-    stop_reason: str | None = None
+    stop_reason: Annotated[str, shortened(200)] | None = None
     elapsed_ms: int = 0
     waited_ms: int = 0
     question: Question | None = None

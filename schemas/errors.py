@@ -11,9 +11,10 @@ StepwiseError                      raised; carries code, mend and whether a retr
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Annotated, get_args
 
 from schemas.common import Durable, Outcome
+from schemas.tools import shortened
 
 OWN_ERROR_TYPES = ("BadFlowInput", "UnknownFlow", "FlowRefused", "RepositoryRefused", "ResetNotSupported")
 """ApplicationError types with which a run is refused before it has a workspace."""
@@ -22,10 +23,13 @@ SAID_ERROR_TYPES = frozenset((*OWN_ERROR_TYPES, *get_args(Outcome), "Refused", "
 
 
 class ErrorEnvelope(Durable):
-    """An error as data: a stable code, one sentence, details, and whether a retry can help."""
+    """An error as data: a stable code, one sentence, details, and whether a retry can help.
 
-    code: str
-    message: str
+    It may be an agent's or a provider's own, and is cut where it is too long to travel.
+    """
+
+    code: Annotated[str, shortened(200)]
+    message: Annotated[str, shortened(4_000)]
     details: dict[str, str] = {}
     retryable: bool = False
     request_id: str | None = None

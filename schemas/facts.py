@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from schemas.common import ChangeCounts, Durable, Help, Usage, Verification
+from schemas.tools import shortened
 
 MAX_TOOL_NAMES = 20
 
@@ -29,7 +30,7 @@ class GateFact(Durable):
     exit_code: int | None = None
     counts: GateCounts | None = None
     percent: float | None = None
-    reason: str | None = None
+    reason: Annotated[str, shortened(1_000)] | None = None
 
 
 class StepFacts(Durable):
@@ -48,5 +49,5 @@ class StepFacts(Durable):
     tools: list[str] = Field(default=[], max_length=MAX_TOOL_NAMES)
     elapsed_ms: int = 0
     usage: Usage = Usage()
-    stop_reason: str | None = None
+    stop_reason: Annotated[str, shortened(200)] | None = None
     route_signal: str | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from schemas.common import ArtifactRef, Digest, Durable, Execution, SessionMode, UtcTime, Verification
 from schemas.facts import GateCounts
 from schemas.handoff import PartialReason, StopMethod
 from schemas.routing import RoutingOutcome, TerminationReason
+from schemas.tools import shortened
 
 GENESIS = "0" * 64
 """``previous_sha256`` of a run's first receipt."""
@@ -62,7 +63,7 @@ class FallbackRecord(Durable):
 
     transport: str
     code: str
-    reason: str = ""
+    reason: Annotated[str, shortened(1_000)] = ""
 
 
 class GitReceipt(Durable):

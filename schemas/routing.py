@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from schemas.common import Closed, Durable, Help, UtcTime
 from schemas.facts import GateFact
+from schemas.tools import shortened
 
 Decision = Literal["advance", "loop", "terminate", "branch", "escalate", "skip", "pause"]
 DecisionSource = Literal["fast_path", "deterministic", "agent", "human", "fallback"]
@@ -31,6 +32,9 @@ TerminationReason = Literal[
 IterationTermination = TerminationReason
 
 
+_FEW = AfterValidator(lambda items: items[:20])
+
+
 class RoutingSignal(Closed):
     """An agent's advice where to go. Advice only: the driver decides."""
 
@@ -40,8 +44,8 @@ class RoutingSignal(Closed):
     reason: str = Field(max_length=300)
     confidence: float = Field(ge=0, le=1)
     needs_human: bool = False
-    factors_considered: list[str] = []
-    risks_identified: list[str] = []
+    factors_considered: Annotated[list[Annotated[str, shortened(300)]], _FEW] = []
+    risks_identified: Annotated[list[Annotated[str, shortened(300)]], _FEW] = []
 
 
 class Directive(Durable):

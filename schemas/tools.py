@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator
 
 from schemas.common import Durable, UtcTime
 
@@ -20,6 +21,11 @@ def cut(text: str, limit: int = MAX_TOOL_TEXT) -> str:
     if len(text) <= limit or (len(text) <= limit + MAX_NOTE and head_of_cut(text) is not None):
         return text
     return f"{text[:limit]}… [{len(text)} characters in all]"
+
+
+def shortened(limit: int) -> AfterValidator:
+    """Cut a text above so many characters: what agents and programs say has no bound, and history has one."""
+    return AfterValidator(partial(cut, limit=limit))
 
 
 def head_of_cut(text: str) -> int | None:

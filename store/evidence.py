@@ -59,8 +59,11 @@ class Evidence:
         return self.blobs.create(key, data, JSON_LINES)
 
     def redacted(self, model: M) -> M:
-        """Return ``model`` as it reads once stored; a text that grew over its limit is cut. Raises RedactionFailed."""
-        tree = self.redactor.tree(model.model_dump(mode="json", by_alias=True))
+        """Return ``model`` as it reads once stored, with the fields set that it has set. Raises RedactionFailed.
+
+        A text that grew over its limit is cut.
+        """
+        tree = self.redactor.tree(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
         try:
             return type(model).model_validate(tree)
         except ValidationError as error:

@@ -67,6 +67,10 @@ class Redactor:
             merged = {**known, **self._exact}
             self._exact = dict(sorted(merged.items(), key=lambda item: (-len(item[0]), item[0])))
 
+    def knows(self, text: str) -> bool:
+        """Whether a value that is known to be secret stands in a text, however it is written."""
+        return any(form in text for form in self._exact)
+
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
         return self._closed(self._text, text)

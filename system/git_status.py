@@ -23,6 +23,8 @@ STATUS: Final = (
     "--no-ahead-behind",
     "--ignore-submodules=dirty",
 )
+MAX_NOT_KEPT: Final = 100
+"""How many paths that stay out are named; the rest is counted. What is named travels through history."""
 MAX_IGNORED_LISTED: Final = 50
 """How many ignored paths are named; the rest is counted."""
 
@@ -131,6 +133,8 @@ def plan(status: Status, *, max_bytes: int, lstat: Callable[[bytes], os.stat_res
     result = Plan()
     for entry in status.entries:
         _plan_entry(result, entry, max_bytes=max_bytes, lstat=lstat)
+    if len(result.not_kept) > MAX_NOT_KEPT:
+        result.not_kept[MAX_NOT_KEPT:] = [f"{len(result.not_kept) - MAX_NOT_KEPT} more paths"]
     ignored = [path for path in status.ignored if not _is_junk(path)]
     result.not_kept += [f"{shown(path)}: ignored" for path in ignored[:MAX_IGNORED_LISTED]]
     if len(ignored) > MAX_IGNORED_LISTED:

@@ -31,6 +31,13 @@ def read_regular(path: Path, *, max_bytes: int = -1) -> bytes:
     raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
+def own_folder(path: Path) -> None:
+    """Make a folder, in the place of whatever else was put there."""
+    if path.is_symlink() or not path.is_dir():
+        remove_tree(path)
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def remove_tree(path: Path | str, folder: int | None = None) -> bool:
     """Remove whatever is at ``path``, a link itself and never what it leads to; return whether nothing is left.
 

@@ -312,7 +312,7 @@ class Attempts:
             finalize_attempt=carry.finalize_attempt or None,
             base_gates=state.acquired.base_gates.get(self.step.id, []),
             routing=outcome,
-            stop=over.stop if over is not None else None,
+            stop=(run.ending_as or over.stop) if over is not None else None,
             requested_by=run.requested_by or over.by if over is not None else "",
             started_at=started,
             completed_at=max(started, ended),

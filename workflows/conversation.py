@@ -11,6 +11,7 @@ from schemas.calls import AttemptKey, DeliverIn, DeliverOut
 from schemas.common import Closed, Durable, Outcome, UtcTime
 from schemas.errors import ErrorEnvelope
 from schemas.flow import Human, StepSpec
+from schemas.handoff import PartialReason
 from schemas.messages import (
     Abort,
     AnswerQuestion,
@@ -157,6 +158,13 @@ class Conversation:
     def stop_asked(self) -> bool:
         """Whether an interrupt waits to take hold."""
         return self.state.interrupt is not None
+
+    @property
+    def ending_as(self) -> PartialReason | None:
+        """Why the attempt that runs is stopped, if the whole run is ended."""
+        if self._abort is not None:
+            return "abort"
+        return "cancel" if workflow.cancellation_reason() is not None else None
 
     @property
     def requested_by(self) -> str:

@@ -26,6 +26,8 @@ def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, do
     target = shlex.quote(state.workflow_id)
     if done:
         return f"temporal workflow result --workflow-id {target}"
+    if waiting is None and now.state == "stopping":
+        return f"temporal workflow query --workflow-id {target} --type status"
     if waiting is None:
         name = "pause" if state.pause_reason is None else "resume"
         return f"temporal workflow signal --workflow-id {target} --name {name}"

@@ -48,7 +48,7 @@ async def test_abort_ends_an_agent_at_work_and_keeps_what_it_did(
     assert (receipt.execution_status, receipt.verification_status) == ("interrupted", "PARTIAL")
     assert receipt.stop is not None
     assert (receipt.stop.reason, receipt.stop.method, receipt.stop.requested_by) == (
-        "interrupt",
+        "abort",
         "cooperative",
         "ann",
     )

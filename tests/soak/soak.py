@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[up]) for up in (1, 2)]
@@ -47,7 +48,11 @@ async def _soak(given: argparse.Namespace, folder: Path) -> Report:
     for number in numbers:
         kind = given.kind or ORDER[number % len(ORDER)]
         place = folder / f"batch-{number}"
-        report = await play(make_batch(given.seed, number, kind, given.size), place)
+        batch = make_batch(given.seed, number, kind, given.size)
+        try:
+            report = await play(batch, place)
+        except Exception:  # noqa: BLE001 - what keeps one batch from being played must not end the soak
+            report = Report(failures=[traceback.format_exc()], repeat=[batch.named])
         total.plus(report)
         failed = len(report.failures)
         _say(f"batch {number} {kind}: {report.runs} runs in {report.seconds:.0f} s, {failed} failures")
@@ -70,7 +75,7 @@ def main() -> int:
     total = asyncio.run(_soak(given, folder))
     for line in total.lines():
         _say(line)
-    if not total.failures:
+    if given.folder is None and not total.failures:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if total.failures else 0
 

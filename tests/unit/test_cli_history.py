@@ -64,7 +64,7 @@ def test_runs_are_chosen_by_outcome_flow_and_repository(
     assert listed("--limit", "1") == ["c-1"]
     assert listed("--limit", "0") == ["c-1", "b-1", "a-1"]
     assert "2 more: --limit 3 shows them" in Said(capsys, "runs", "--limit", "1").err
-    assert "no such run" in Said(capsys, "runs", "--flow", "none").err
+    assert "no run fits" in Said(capsys, "runs", "--flow", "none").err
 
 
 def test_a_word_that_is_no_outcome_is_refused_with_those_there_are(

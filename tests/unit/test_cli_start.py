@@ -121,13 +121,21 @@ def test_a_folder_that_is_here_is_sent_by_its_whole_path(sent: list[_Sent], tmp_
 
 def test_a_scenario_is_sent_whole_or_by_name(sent: list[_Sent]) -> None:
     run([*BASE, "--scenario", "scene.yaml"])
-    run([*BASE, "--scenario", "demo"])
+    run([*BASE, "--scenario", "noop"])
 
     first, second = (call.sent.scenario for call in sent)
     assert not isinstance(first, str)
     assert first is not None
     assert (first.name, first.text) == ("scene.yaml", SCENARIO)
-    assert second == "demo"
+    assert second == "noop"
+
+
+def test_a_shipped_scenario_that_does_not_fit_the_flow_is_refused_before_anything_starts(
+    sent: list[_Sent], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*BASE, "--scenario", "demo"]) == 1
+    assert "scenario demo:" in "".join(capsys.readouterr())
+    assert sent == []
 
 
 def test_more_fields_come_as_json(sent: list[_Sent]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
 
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
@@ -36,6 +38,7 @@ _CLOSED_BY: Final[dict[str, Closed]] = {
     "workflow_execution_timed_out_event_attributes": "timed out",
     "workflow_execution_continued_as_new_event_attributes": "continued as new",
 }
+_TURN: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
 _CORE_MESSAGE: Final = re.compile(r'message: "(\[TMPRL\d+\] )?(.*?)", source:', re.DOTALL)
 
 
@@ -89,8 +92,10 @@ async def replay_history(history: WorkflowHistory, *, debug: bool = False) -> Re
     in it works; the first divergence is not looked for, since that replays again and again.
     """
     report = Report(history.workflow_id, history.run_id, len(history.events), closed_by(history))
-    with _listening(report.heard):
-        failure = await _replay(history, debug=debug)
+    # One after another: the workflow's log is one, and would tell each replay the decisions of all.
+    async with _TURN.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        with _listening(report.heard):
+            failure = await _replay(history, debug=debug)
     if failure is not None:
         report.failure = _words(str(failure))
         report.non_deterministic = isinstance(failure, workflow.NondeterminismError)
@@ -193,4 +198,5 @@ def _listening(heard: list[Heard]) -> Iterator[None]:
         yield
     finally:
         target.removeHandler(listener)
-        target.level, target.propagate, logger.log_during_replay = before
+        level, target.propagate, logger.log_during_replay = before
+        target.setLevel(level)

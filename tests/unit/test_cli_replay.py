@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -302,3 +304,14 @@ def test_a_divergence_under_debug_is_said_without_looking_for_its_event(replayed
     assert code == 1
     assert "is looked for without --debug" in out
     assert re.search(r"^   got       Activity type of scheduled event", out, re.MULTILINE)
+
+
+async def test_replays_beside_each_other_each_hear_their_own_decisions_and_leave_the_log_as_it_was() -> None:
+    log = logging.getLogger("stepwise.workflows")
+    before = (log.level, log.propagate)
+    histories = [load_history(HISTORIES / f"{name}.json") for name in ("fix-success", "direct-success")]
+    alone = [[one.decision for one in (await replay_history(history)).heard] for history in histories]
+    beside = await asyncio.gather(*(replay_history(history) for history in histories))
+    assert [[one.decision for one in report.heard] for report in beside] == alone
+    assert all(alone)
+    assert (log.level, log.propagate) == before

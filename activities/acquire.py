@@ -21,6 +21,7 @@ from activities.setup import measure_base, set_up
 from activities.workspace import (
     BaseFacts,
     base_key,
+    check_base,
     inspect,
     keep_open,
     make_clone,
@@ -76,6 +77,8 @@ async def _acquire(ctx: WorkerContext, call: AcquireIn, beat: Beat) -> AcquireOu
     record = await asyncio.to_thread(ctx.runs.get, run_id)
     kept = await drop_if_stale(ctx, run_id, record)
     base = await asyncio.to_thread(ctx.evidence.get_model, base_key(run_id), BaseFacts)
+    if base is not None:
+        check_base(base, call.repo)
     origin = None if base is not None else await _origin(ctx, call)
     async with admitted(ctx, run_id):
         try:

@@ -25,7 +25,7 @@ from activities.lineage import (
     visits_of,
 )
 from activities.timeouts import seconds
-from activities.workspace import BaseFacts, base_key, fetch, git_token, remember, store_bundle
+from activities.workspace import BaseFacts, base_key, check_base, fetch, git_token, remember, store_bundle
 from flows.bundle import Bundle, read_bundle
 from schemas.calls import AcquireIn, ForkState, GateRun
 from schemas.common import ArtifactRef
@@ -68,6 +68,7 @@ def plan_fork(ctx: WorkerContext, call: AcquireIn, fork: ForkOf, spec: FlowSpec)
     visits = visits_of(ctx.evidence, parent)
     index = choose(parent.run_id, visits, fork.step, flow=fork.flow, visit=fork.visit)
     stood = standing(ctx.evidence, parent, visits[:index])
+    check_base(stood.base, call.repo)
     point = ForkRef(
         run_id=parent.run_id,
         flow_key=visits[index].flow_key,

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from temporalio import activity
+
 from activities.choosing import available, choose_transports, refuse_stub_without_scenario
 from activities.context import WorkerContext
 from activities.errors import refused
@@ -17,6 +19,7 @@ from flows.params import resolve
 from flows.personas import personas_of
 from flows.reading import SHIPPED
 from flows.scenarios import find_scenario, load_scenario
+from policy.start import refuse_secrets
 from schemas.calls import Pace, ResolveIn, ResolveOut
 from schemas.common import ArtifactRef, Durable
 from schemas.errors import BadInput, EvidenceConflict
@@ -40,6 +43,9 @@ class _Found:
 
 async def resolve_flow(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
     """Resolve and pin the run's flow. Raises ApplicationError or BadInput, never retried, with one clear message."""
+    redactor = ctx.evidence.redactor
+    ids = (call.run_id, activity.info().workflow_id or "")
+    refuse_secrets(call.input, *ids, redacted=redactor.text, known=redactor.knows)
     return await asyncio.to_thread(_resolve, ctx, call)
 
 

@@ -14,6 +14,7 @@ from activities.context import OpenRun, WorkerContext
 from activities.folder import Held, RunFolder
 from schemas.calls import AcquireIn, Lease
 from schemas.common import ArtifactRef, Durable
+from schemas.errors import EvidenceConflict
 from schemas.handoff import Savepoint
 from schemas.run_record import RunRecord
 from system.bundles import bundle, unbundle
@@ -44,6 +45,14 @@ class BaseFacts(Durable):
 def base_key(run_id: str) -> str:
     """Return where a run's base facts are stored."""
     return f"runs/{run_id}/base/base.json"
+
+
+def check_base(base: BaseFacts, repo: str) -> None:
+    """Raise EvidenceConflict where base facts name another URL than the run does: the worker's token would go there."""
+    if base.kind == "url" and base.location != repo:
+        raise EvidenceConflict(
+            "E_BASE_ELSEWHERE", f"the stored base is from {base.location}, the run is on {repo}"
+        )
 
 
 async def inspect(ctx: WorkerContext, call: AcquireIn) -> Source:

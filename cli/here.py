@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.session import settings
 from schemas.errors import BadInput
 from schemas.settings import WorkerSettings
-from store.blobs import open_blobs, store_folder
+from store.blobs import is_store, open_blobs, store_folder
 from store.evidence import Evidence
 from store.redaction import Redactor
 from system.settings import Loaded, resolved
@@ -46,8 +46,8 @@ def open_here(store: str = "", loaded: Loaded | None = None) -> Here:
     loaded = loaded or settings()
     own = resolved(loaded.settings)
     url = store or own.store
-    if not store_folder(url).is_dir():
-        # Opening a store makes its folder; a mistyped one must not come to be.
+    if not is_store(store_folder(url)):
+        # Opening a store makes its folders; in one that was mistyped they must not come to be.
         raise BadInput(
             "E_STORE", f"there is no store at {url}", mend="name it with --store or STEPWISE_STORE"
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -156,7 +157,9 @@ class _Plan:
 
     def _is_busy(self, run_id: str) -> bool:
         """Whether an agent of the run is being ended on this machine, or its log being stored."""
-        newest = max((path.stat().st_mtime for path in self._here.spool.glob(f"{run_id}.*/*")), default=0.0)
+        newest = max(
+            (path.stat().st_mtime for path in self._here.spool.glob(f"{escape(run_id)}.*/*")), default=0.0
+        )
         return time.time() - newest < QUIET_S or bool(leftovers(run_id))
 
     def prune(self, run_id: str, now: datetime) -> None:
@@ -181,12 +184,16 @@ def _needed(rows: Mapping[str, RunRow]) -> set[str]:
 
 def _bytes_of(folder: Path) -> int:
     """Return what removing a folder frees; a file that has another name elsewhere frees nothing."""
-    total = 0
-    for place, _, files in os.walk(folder):
-        for name in files:
-            with suppress(FileNotFoundError):
-                found = Path(place, name).lstat()
-                total += found.st_size if found.st_nlink == 1 else 0
+    total, folders = 0, [os.fspath(folder)]
+    while folders:
+        # An agent can nest folders deeper than a path reaches; what lies there is not counted.
+        with suppress(OSError), os.scandir(folders.pop()) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                    continue
+                stats = entry.stat(follow_symlinks=False)
+                total += stats.st_size if stats.st_nlink == 1 else 0
     return total
 
 

@@ -22,6 +22,7 @@ from flows.params import resolve
 from flows.scenarios import find_scenario, known_scenarios, load_scenario
 from flows.values import Value
 from policy.plain import typed
+from policy.start import refuse_secrets
 from schemas.errors import BadInput, StepwiseError
 from schemas.flow import FlowSpec, Param
 from schemas.fork import ForkRef
@@ -167,7 +168,9 @@ def checked_input(fields: Mapping[str, Any], spec: FlowSpec | None) -> FlowInput
 
 
 async def send(loaded: Loaded, checked: FlowInput, workflow_id: str, flow: str) -> WorkflowHandle[Any, Any]:
-    """Start the run on the server. Raises BadInput E_RUNNING where that workflow id is taken, StepwiseError E_SERVER."""
+    """Start the run on the server. Raises BadInput for a key in it, E_RUNNING where that workflow id is taken, StepwiseError E_SERVER."""
+    # Any end will do: what the execution's id ends with says nothing.
+    refuse_secrets(checked, workflow_id, run_id(workflow_id, "0123456789ab"))
     client = await connect(loaded)
     try:
         return await client.start_workflow(

@@ -1,4 +1,4 @@
-"""What others wrote, made harmless: text for a terminal, words for a shell. Pure."""
+"""What others wrote, made harmless: text for a terminal or for Markdown, words for a shell. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Final
 _SUSPECT: Final = re.compile(r"[^\t\n -~]")
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"})
 """Characters that move a cursor, turn the direction of a line, or are not seen at all."""
-_LONE: Final = range(0xDC80, 0xDD00)
-"""Half characters that stand for bytes which are no UTF-8."""
-_BMP: Final = 0xFFFF
+_MARKUP: Final = re.compile(r"[\\`\[\]<|]")
 
 
 def visible(text: str) -> str:
@@ -22,6 +20,21 @@ def visible(text: str) -> str:
     What cannot be seen is written as JSON writes it (``\u001b``), so that JSON stays JSON.
     """
     return _SUSPECT.sub(_escape, text)
+
+
+def inline(text: str, limit: int = 1_000) -> str:
+    """Return a text as one line of Markdown that is only read: no link, picture, tag, code or cell begins in it."""
+    line = _one_line(text)
+    return _MARKUP.sub(r"\\\g<0>", line if len(line) <= limit else f"{line[: limit - 1]}…")
+
+
+def code(text: str, limit: int = 300) -> str:
+    """Return a text as code within a line of Markdown, out of which it cannot break."""
+    return f"`{_one_line(text)[:limit].replace('`', chr(39))}`"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(visible(text).split())
 
 
 def typed(argv: Sequence[str]) -> str:
@@ -46,11 +59,8 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _in_dollar_quotes(char: str) -> str:
-    code = ord(char)
-    if char in "\\'":
-        return f"\\{char}"
-    if unicodedata.category(char) not in _UNSEEN:
+    # quotes and marks as numbers, too: an interactive shell looks for them before it looks for quotes
+    if unicodedata.category(char) not in _UNSEEN and char not in "\\'!":
         return char
-    if code < 0x80 or code in _LONE:  # noqa: PLR2004 - ASCII; else the byte that the half character stands for
-        return f"\\x{code & 0xFF:02x}"
-    return f"\\U{code:08x}" if code > _BMP else f"\\u{code:04x}"
+    errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", errors))

@@ -41,7 +41,7 @@ class RoutingSignal(Closed):
     decision: Literal["advance", "loop", "terminate", "branch"]
     next_step_id: str | None = None
     route: str | None = None
-    reason: str = Field(max_length=300)
+    reason: Annotated[str, Field(max_length=300), shortened(300)]
     confidence: float = Field(ge=0, le=1)
     needs_human: bool = False
     factors_considered: Annotated[list[Annotated[str, shortened(300)]], _FEW] = []

@@ -14,6 +14,7 @@ MAX_TOOL_TEXT = 2_000
 MAX_NOTE = 40
 _NOTE = re.compile(r"… \[\d{1,20} characters in all\]\Z")
 _NOTE_WITHIN = 64
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def cut(text: str, limit: int = MAX_TOOL_TEXT) -> str:
@@ -24,8 +25,15 @@ def cut(text: str, limit: int = MAX_TOOL_TEXT) -> str:
 
 
 def shortened(limit: int) -> AfterValidator:
-    """Cut a text above so many characters: what agents and programs say has no bound, and history has one."""
-    return AfterValidator(partial(cut, limit=limit))
+    """Cut a text above so many characters, and blank what takes effect on a terminal.
+
+    What agents and programs say has no bound, and history has one; what stands there is printed by other programs.
+    """
+    return AfterValidator(partial(_shortened, limit=limit))
+
+
+def _shortened(text: str, limit: int) -> str:
+    return cut(_CONTROL.sub(" ", text), limit)
 
 
 def head_of_cut(text: str) -> int | None:

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 from policy.secrets import redact
 from schemas.common import ArtifactRef
 from schemas.errors import BadInput
-from store.file_blobs import FileBlobs
+from store.file_blobs import FileBlobs, is_store
 
-__all__ = ["Blobs", "FileBlobs", "open_blobs", "store_folder"]
+__all__ = ["Blobs", "FileBlobs", "is_store", "open_blobs", "store_folder"]
 
 _THIS_MACHINE: Final = frozenset({"", "localhost"})
 

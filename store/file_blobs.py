@@ -193,6 +193,11 @@ class FileBlobs:
                     path.unlink()
 
 
+def is_store(root: Path) -> bool:
+    """Whether a store was ever made in a folder."""
+    return any((root / name).is_dir() for name in (_LOCKS, "runs"))
+
+
 def _is_key(name: str) -> bool:
     try:
         return check_key(name) == name

@@ -96,7 +96,11 @@ class Runs:
             try:
                 record = self.get(run_id)
             except EvidenceCorrupt as error:
-                _log.warning("a run's record cannot be read", extra={"run_id": run_id, "code": error.code})
+                _log.warning(
+                    "the record of run %s cannot be read",
+                    run_id,
+                    extra={"run_id": run_id, "code": error.code},
+                )
                 continue
             if record:
                 records.append(record)

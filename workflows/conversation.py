@@ -192,6 +192,7 @@ class Conversation:
     def refuse(self, name: str, reason: str) -> Verdict:
         """Refuse a message: said in the journal, the status and the UI."""
         legal = legal_now(self.situation())
+        name, reason = name[:100], reason[:2_000]
         self.state.last_refused = LastRefused(name=name, reason=reason, legal=legal)
         self.state.messages += 1
         self.journal.add("message_refused", name=name, reason=reason[:500])

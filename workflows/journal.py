@@ -9,6 +9,10 @@ from temporalio import workflow
 from schemas.events import RunEvent, RunEventKind
 from schemas.run_state import RunState
 
+MESSAGES: frozenset[RunEventKind] = frozenset({"human_message", "message_refused"})
+MAX_PENDING = 500
+"""Events that wait to be stored, from which on messages are kept no more: all of them travel in one payload."""
+
 
 class Journal:
     """Numbers events from 1 without gaps; they leave with the next call that can store them."""
@@ -17,8 +21,12 @@ class Journal:
         self._state = state
 
     def add(self, kind: RunEventKind, **payload: Any) -> None:
-        """Append an event; its payload's keys stand beside the fixed ones."""
+        """Append an event; its payload's keys stand beside the fixed ones. Of too many messages at once a note remains."""
         state = self._state
+        if kind in MESSAGES and len(state.pending) >= MAX_PENDING:
+            if len(state.pending) > MAX_PENDING:
+                return
+            payload = {"name": "…", "reason": "more messages came than are kept"}
         state.seq += 1
         event = RunEvent.model_validate(
             {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from policy.plain import code, inline, quoted
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, LegalAnswer, PendingItem, RunState, Waiting
 from workflows.messages import Situation
@@ -15,15 +15,15 @@ from workflows.messages import Situation
 
 def command(workflow_id: str, name: str, payload: dict[str, Any] | None = None) -> str:
     """Return the command that sends a message and says at once what became of it."""
-    typed = f"temporal workflow update execute --workflow-id {shlex.quote(workflow_id)} --name {name}"
+    typed = f"temporal workflow update execute --workflow-id {quoted(workflow_id)} --name {name}"
     if not payload:
         return typed
-    return f"{typed} --input {shlex.quote(json.dumps(payload, ensure_ascii=False))}"
+    return f"{typed} --input {quoted(json.dumps(payload, ensure_ascii=False))}"
 
 
 def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, done: bool) -> str:
     """Return the one command a person would most likely type next."""
-    target = shlex.quote(state.workflow_id)
+    target = quoted(state.workflow_id)
     if done:
         return f"temporal workflow result --workflow-id {target}"
     if waiting is None and now.state == "stopping":
@@ -119,14 +119,14 @@ def asked_lines(question: Question | None, call: CallRequest | None) -> list[str
     """Return a question or a call as Markdown for people."""
     if question is not None:
         return [
-            f"{number}. {item.question}"
-            + (f" ({' · '.join(item.options)})" if item.options else "")
+            f"{number}. {inline(item.question)}"
+            + (f" ({' · '.join(map(inline, item.options))})" if item.options else "")
             + (" (several may be chosen)" if item.multi_select else "")
             for number, item in enumerate(question.items, 1)
         ]
     if call is not None:
-        why = f": {call.reason}" if call.reason else ""
-        return [f"`{call.tool_name}` `{call.input[:300].replace('`', chr(39))}`{why}"]
+        why = f": {inline(call.reason)}" if call.reason else ""
+        return [f"{code(call.tool_name)} {code(call.input)}{why}"]
     return []
 
 

@@ -48,6 +48,8 @@ SLOT_WAIT = timedelta(hours=24)
 WRITING = timedelta(seconds=30)
 DELIVERING = timedelta(seconds=10)
 MAX_BACKOFF_S = 60
+TURNS = 8
+"""Turns of the event loop after which a result that is there has come to whoever waits for it."""
 CUT = "cancelled"
 """How an activity failed that was told to end."""
 ONCE = RetryPolicy(maximum_attempts=1)
@@ -341,14 +343,26 @@ class Phases:
     async def _await(self, handle: workflow.ActivityHandle[Out], *, cuttable: bool) -> Out:
         self._running, self._cuttable = handle, cuttable
         try:
-            try:
-                return await handle
-            except asyncio.CancelledError:
-                if not handle.done() or workflow.cancellation_reason() is None:
-                    raise
-                # It came together with the cancellation: what it did is known, and must be.
-                return await handle
+            return await _result_of(handle)
         except ActivityError as error:
             raise PhaseLost(failure_of(error)) from error
         finally:
             self._running = None
+
+
+async def _result_of(handle: workflow.ActivityHandle[Out]) -> Out:
+    """Wait for an activity, which is asked to end when the workflow is cancelled.
+
+    A handle that is cancelled at the moment its result comes loses it, and what the activity did would be unknown; so
+    the result is let through first.
+    """
+    while True:
+        try:
+            return await asyncio.shield(handle)
+        except asyncio.CancelledError:
+            if handle.cancelled() or workflow.cancellation_reason() is None:
+                handle.cancel()
+                raise
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            handle.cancel()

@@ -13,6 +13,7 @@ PASSED_THROUGH = (
     "schemas",  # contracts: data only, and one class each on both sides of the sandbox
     "workflows.routing",  # pure functions of contracts
     "policy.budgets",  # pure functions of contracts
+    "policy.plain",  # pure functions of text
     "pydantic",  # compiled; importing it anew for each run costs more than the run
     "pydantic_core",  # the compiled half of it
     "opentelemetry",  # its context must be one for workflow and worker, or spans would not nest

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
+from policy.plain import code, inline
 from schemas.common import Outcome, Phase
 from schemas.flow import FlowSpec
 from schemas.run import StepSummary
@@ -55,7 +56,7 @@ def details(
     """Return the run as Markdown: where it stands, one row per step, the next command."""
     where = f"**{outcome or situation.state}**"
     if waiting is not None:
-        where = f"**{WAITS[waiting.kind]}**{': ' + waiting.reason if waiting.reason else ''}"
+        where = f"**{WAITS[waiting.kind]}**{': ' + inline(waiting.reason) if waiting.reason else ''}"
         if waiting.deadline is not None:
             where += f" (until {waiting.deadline:%Y-%m-%d %H:%M} UTC{'; then ' + waiting.on_silence if waiting.on_silence else ''})"
     elif state.pause_reason is not None and outcome is None:
@@ -81,12 +82,12 @@ def details(
         target = f" → {last.next_step_id}" if last.next_step_id else ""
         lines += [
             "",
-            f"Last decision: {last.step_id} #{last.visit} {last.decision}{target}. {last.explanation}",
+            f"Last decision: {last.step_id} #{last.visit} {last.decision}{target}. {inline(last.explanation)}",
         ]
     if state.last_refused is not None:
         refused = state.last_refused
         legal = ", ".join(refused.legal) or "none"
-        lines += ["", f"Last refused: `{refused.name}`: {refused.reason}. Legal now: {legal}."]
+        lines += ["", f"Last refused: {code(refused.name)}: {inline(refused.reason)}. Legal now: {legal}."]
     if waiting is None or outcome is not None:
         lines += [
             "",

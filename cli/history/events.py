@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -116,7 +117,7 @@ class Sources:
 
     def spooled(self) -> list[Path]:
         """Return the folders of attempts that this machine's worker has under way."""
-        return sorted(self._spool.glob(f"{self._run_id}.*")) if self._spool else []
+        return sorted(self._spool.glob(f"{escape(self._run_id)}.*")) if self._spool else []
 
     def _of_journal(self) -> Iterator[Entry]:
         segments = self._evidence.blobs.keys(f"runs/{self._run_id}/events/")

@@ -130,10 +130,14 @@ async def _status(checked: Checked) -> None:
         checked.expect(result.run_id == checked.run_id, f"the result names run {result.run_id}")
     if record is not None:
         # An acquisition that was cut does not know by what.
-        given_up = {"cancelled"} if not checked.heard.was_acquired else set()
+        given_up = {"cancelled", None} if not checked.heard.was_acquired else set()
         known = {checked.outcome, *given_up}
         checked.expect(record.outcome in known, f"run.json says {record.outcome}, not {checked.outcome}")
-        checked.expect(record.released, "run.json does not say that the run was released")
+        released = record.released or record.outcome is None
+        checked.expect(released, "run.json does not say that the run was released")
+    checked.expect(
+        checked.outcome != "cancelled" or checked.heard.cancels, "nobody cancelled it, and it ends cancelled"
+    )
     checked.expect(not checked.heard.failed_tasks, f"workflow tasks failed: {checked.heard.failed_tasks}")
 
 
@@ -172,7 +176,11 @@ def _messages(checked: Checked) -> None:
     checked.expect(not twice, f"judged more than once: {twice}")
     aborted = [one for one in taken if one["verdict"] == "accepted" and _aborts(one)]
     # A flow that follows a failure keeps that outcome.
-    ends = {"stopped", "cancelled", *(one["outcome"] for one in checked.said("run_completed")[:-1])}
+    ends = {
+        "stopped",
+        *(["cancelled"] if checked.heard.cancels else []),
+        *(one["outcome"] for one in checked.said("run_completed")[:-1]),
+    }
     checked.expect(not aborted or checked.outcome in ends, f"{aborted}, and the run ends {checked.outcome}")
 
 

@@ -32,6 +32,7 @@ MOMENT_S: Final = 1.5
 STILL_S: Final = 0.4
 """A run that has waited so long for a person goes on only if somebody speaks."""
 LOOK_S: Final = 0.07
+IDLE_LOOKS: Final = 30
 RPC: Final = timedelta(seconds=6)
 ANSWER_S: Final = 8.0
 PLAN_S: Final = 180.0
@@ -39,6 +40,8 @@ PLAN_S: Final = 180.0
 ABORT_AFTER_S: Final = 25.0
 MAX_ANSWERS: Final = 8
 SILENCE: Final = 0.6
+CUTTING: Final = {"abort", "interrupt", "resume"}
+"""Messages that may cancel an activity."""
 TASK_S: Final = 3
 """A killed worker's workflow task is given to another one after this."""
 Ack = Literal["accepted", "refused", "unknown", "gone"]
@@ -196,11 +199,14 @@ class Player:
         if event.send is not None:
             await self.say(event.send)
         if event.cancel:
+            await self._idle()
             handle = self.rig.client.get_workflow_handle(self.workflow_id)
             await self._rpc(lambda: handle.cancel(rpc_timeout=RPC))
 
     async def say(self, send: Send) -> Ack:
         """Send a message and note what became of it."""
+        if send.name in CUTTING:
+            await self._idle()
         handle = self.rig.client.get_workflow_handle(self.workflow_id)
         tag = f"{self.workflow_id}-{len(self.sent)}"
         if send.way == "signal":
@@ -211,6 +217,16 @@ class Player:
             )
         self.sent.append(Sent(send, ack, tag))
         return ack
+
+    async def _idle(self) -> None:
+        """Wait until no activity runs, on the server that skips time.
+
+        It refuses, again and again, to cancel an activity that has just ended; a real one takes that as it is.
+        """
+        for _ in range(IDLE_LOOKS):
+            if self.skip is None or not (await self.look()).busy:
+                return
+            await asyncio.sleep(LOOK_S)
 
     async def _rpc(self, call: Callable[[], Any]) -> Ack:
         try:

@@ -54,6 +54,7 @@ class Heard:
     failed_tasks: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     events: int = 0
+    cancels: int = 0
 
     @property
     def messages(self) -> Counter[str]:
@@ -118,6 +119,8 @@ def _read(heard: Heard, event: HistoryEvent, calls: dict[int, Call]) -> None:
             name = event.workflow_execution_signaled_event_attributes.signal_name
             if name not in INTERNAL:
                 heard.signals[name] += 1
+        case "workflow_execution_cancel_requested_event_attributes":
+            heard.cancels += 1
         case "workflow_execution_update_accepted_event_attributes":
             request = event.workflow_execution_update_accepted_event_attributes.accepted_request
             heard.updates[request.input.name] += 1

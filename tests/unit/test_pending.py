@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -43,6 +42,8 @@ NASTY = [
     "~",
     "--name abort",
     "ä 漢 😀",
+    "\x1b]0;title\x07\x15it's!\n```\trm -rf \\ ~",
+    "\u202eturned \x9b31m\u200b\U000e0041",
     "",
 ]
 
@@ -56,7 +57,7 @@ def situation(kind: Any, **more: Any) -> Situation:
 def words(typed: str) -> list[str]:
     """Return a command's words as a real shell hands them to a program."""
     script = f"temporal() {{ printf '%s\\0' \"$@\"; }}\n{typed}\n"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd="/")
     assert done.stderr == ""
     return done.stdout.removesuffix("\0").split("\0")
 
@@ -66,7 +67,6 @@ def test_whatever_an_id_or_an_option_is_the_shell_hands_it_on_as_it_is(nasty: st
     payload = {"answers": {"1": nasty, nasty: [nasty]}}
     typed = command(nasty, "answer", payload)
     found = words(typed)
-    assert found == shlex.split(typed)[1:]
     assert found[:7] == ["workflow", "update", "execute", "--workflow-id", nasty, "--name", "answer"]
     assert found[7] == "--input"
     assert json.loads(found[8]) == payload

@@ -25,6 +25,9 @@ _MAX_DAYS: Final = 36_500
 
 def span(seconds: float) -> str:
     """Return a length of time: ``3.2 s``, ``4m05s``, ``2h10m``, ``3d04h``."""
+    if seconds < 0:
+        # a clock was put back meanwhile
+        return "?"
     whole = round(seconds)
     if whole < 100:  # noqa: PLR2004 - two digits before the point
         return f"{seconds:.1f} s"

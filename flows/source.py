@@ -30,6 +30,7 @@ MAX_VALUES = 20_000
 
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -201,7 +202,8 @@ class _Builder:
 
     def _scalar(self, event: Any, place: Place) -> None:
         self._refuse_tag(event, place)
-        text: str = event.value
+        # JSON writes a character beyond U+FFFF as two halves
+        text: str = _PAIR.sub(_joined, event.value)
         if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
             raise _Refused(place, "yaml_syntax", "text holds NUL or half a character", "remove the escape")
         top = self._stack[-1] if self._stack else None
@@ -258,6 +260,10 @@ class _Builder:
             raise _Refused(
                 place, "yaml_syntax", f"tag {event.tag} is not allowed", "write the value without a tag"
             )
+
+
+def _joined(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _too_deep(place: Place) -> _Refused:

@@ -29,6 +29,7 @@ from schemas.fork import ForkRef
 from schemas.run import MAX_SPEC_BYTES, FlowInput, InlineFile, InlineSpec
 from system.connection import connect
 from system.settings import Loaded, resolved
+from system.source import check_url
 from workflows.start import run_id
 
 MAX_SUMMARY: Final = 160
@@ -171,6 +172,8 @@ async def send(loaded: Loaded, checked: FlowInput, workflow_id: str, flow: str) 
     """Start the run on the server. Raises BadInput for a key in it, E_RUNNING where that workflow id is taken, StepwiseError E_SERVER."""
     # Any end will do: what the execution's id ends with says nothing.
     refuse_secrets(checked, workflow_id, run_id(workflow_id, "0123456789ab"))
+    if "://" in checked.repo:
+        check_url(checked.repo)
     client = await connect(loaded)
     try:
         return await client.start_workflow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +11,7 @@ from policy.secrets import key_within, redact
 from schemas.errors import BadInput
 from schemas.run import FlowInput
 
+_USERINFO: Final = re.compile(r"(?<=://)[^/@]*@")
 _MEND: Final = "leave it out; a command that needs it reads it from a file that the worker's machine keeps"
 
 
@@ -25,8 +27,8 @@ def refuse_secrets(
     whether a text has a value that is known to be secret.
     """
     names = [("the workflow id", one) for one in ids]
-    # A token in a URL is refused where URLs are read, with the setting that names one.
-    repo = "" if "://" in given.repo else given.repo
+    # User-info in a URL is refused where URLs are read, with the setting that names a token.
+    repo = _USERINFO.sub("", given.repo)
     for name, text in (*names, ("repo", repo), ("base", given.base or "")):
         if redacted(text) != text:
             raise BadInput(

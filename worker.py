@@ -158,6 +158,7 @@ async def serve(loaded: Loaded, env: Mapping[str, str]) -> None:
 
 def main() -> int:
     """Run the worker of this process's environment; 0 after a clean drain, 2 when it cannot start."""
+    processes.keep_to_itself()
     try:
         loaded = load(os.environ)
         redactor = Redactor(secret_values(os.environ, loaded.settings.git_credentials))

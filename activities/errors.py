@@ -9,8 +9,11 @@ from typing import Final
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from schemas.errors import OWN_ERROR_TYPES, BadInput, EvidenceConflict, LeaseLost, StepwiseError
+from schemas.tools import cut
 from system.git import SourceRefused
 
+MAX_MESSAGE: Final = 20_000
+"""Characters of an error: a file may have thousands of faults, and a failure must fit into a payload."""
 _BY_CLASS: Final = (
     (SourceRefused, "RepositoryRefused"),
     (LeaseLost, "LeaseLost"),
@@ -23,7 +26,7 @@ _ORDINARY: Final = ApplicationErrorCategory.UNSPECIFIED
 def refused(kind: str, message: str) -> ApplicationError:
     """Return the error of something that no retry can mend; what a person typed wrong is no fault of the worker."""
     category = ApplicationErrorCategory.BENIGN if kind in OWN_ERROR_TYPES else _ORDINARY
-    return ApplicationError(message, type=kind, non_retryable=True, category=category)
+    return ApplicationError(cut(message, MAX_MESSAGE), type=kind, non_retryable=True, category=category)
 
 
 @contextmanager
@@ -41,4 +44,4 @@ def _translate(error: StepwiseError) -> ApplicationError:
     for known, kind in _BY_CLASS:
         if isinstance(error, known):
             return refused(kind, str(error))
-    return ApplicationError(str(error), type=error.code, non_retryable=False)
+    return ApplicationError(cut(str(error), MAX_MESSAGE), type=error.code, non_retryable=False)

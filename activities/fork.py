@@ -97,7 +97,7 @@ async def make_fork(ctx: WorkerContext, folder: RunFolder, plan: ForkPlan) -> Re
             base=base.commit,
             of=plan.parent.run_id,
             head=stood.head,
-            token=git_token(ctx),
+            token=git_token(ctx, base.location),
         )
     except NotStored as error:
         raise _bad(

@@ -15,12 +15,15 @@ from activities.workspace import BaseFacts, base_key
 from schemas.calls import ReleaseIn, ReleaseOut
 from schemas.run import GitResult
 from schemas.run_record import RunRecord
+from system.git import GitError
+from system.logs import logger
 from system.processes import end_leftovers
 from system.repository import Repository
 
 STILL_ENDING_S: Final = 60.0
 """How long a phase that still runs here gets to end."""
 _LEFTOVERS_GRACE_S: Final = 2.0
+_log = logger("activities")
 
 
 async def release_workspace(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
@@ -45,8 +48,11 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     here = held is not None and held.is_under(record.lease) and folder.workspace.is_dir()
     if here and held is not None:
         await end_leftovers(call.run_id, _LEFTOVERS_GRACE_S)
-        git = await _of_clone(ctx, held)
-    else:
+    try:
+        git = await _of_clone(ctx, held) if here and held is not None else _of_bundle(ctx, record, base)
+    except GitError as error:
+        # Whoever destroyed the clone does not keep the run from ending: the store has its commits, too.
+        _log.warning("the clone of run %s cannot be read: %s", call.run_id, error)
         git = _of_bundle(ctx, record, base)
     ctx.crash_at("release.record")
     await asyncio.to_thread(ctx.runs.update, call.run_id, record.lease, lambda known: _ended(known, call))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 from temporalio.exceptions import ApplicationError
 
@@ -57,14 +58,16 @@ def check_base(base: BaseFacts, repo: str) -> None:
 
 async def inspect(ctx: WorkerContext, call: AcquireIn) -> Source:
     """Look at the repository a run names, without writing anything. Raises SourceRefused."""
-    token = git_token(ctx)
+    token = git_token(ctx, call.repo)
     return await inspect_source(call.repo, call.base, allow_dirty=call.allow_dirty, token=token)
 
 
 async def make_clone(ctx: WorkerContext, folder: RunFolder, source: Source) -> Repository:
     """Clone the repository; nothing stays on disk when that is refused. Raises SourceRefused, GitError."""
     try:
-        return await clone(source, folder.workspace, run_id=folder.run_id, token=git_token(ctx))
+        return await clone(
+            source, folder.workspace, run_id=folder.run_id, token=git_token(ctx, source.location)
+        )
     except GitError:
         await asyncio.to_thread(folder.drop)
         raise
@@ -122,7 +125,9 @@ async def fetch(ctx: WorkerContext, folder: RunFolder, number: int, ref: Artifac
 async def _clone_again(ctx: WorkerContext, folder: RunFolder, base: BaseFacts) -> Repository:
     source = Source(kind=base.kind, location=base.location, head=base.commit, branch=base.branch)
     try:
-        return await clone(source, folder.workspace, run_id=folder.run_id, token=git_token(ctx))
+        return await clone(
+            source, folder.workspace, run_id=folder.run_id, token=git_token(ctx, source.location)
+        )
     except SourceRefused as error:
         # It could be had when the run began; that it cannot now is no reason to end the run.
         raise ApplicationError(str(error), type="BaseUnreachable") from error
@@ -192,9 +197,14 @@ async def settle(opened: OpenRun) -> WorkingTree:
     return found
 
 
-def git_token(ctx: WorkerContext) -> str | None:
-    """Return the token for clones, from the variable the worker's settings name."""
+def git_token(ctx: WorkerContext, location: str) -> str | None:
+    """Return the token for a clone from ``location``, from the variable the worker's settings name; None elsewhere.
+
+    Whoever starts a run names the repository, so that any host may be meant.
+    """
     name = ctx.settings.git_credentials
+    if urlsplit(location).netloc.lower() != ctx.settings.git_host.lower():
+        return None
     token = os.environ.get(name) if name else None
     if token:
         ctx.evidence.redactor.add(token)

@@ -310,14 +310,14 @@ def is_secret_name(name: str) -> bool:
 def secret_values(environment: Mapping[str, str], *names: str) -> list[str]:
     """Return the values of an environment that are secrets: of ``names``, of names that say so, and by pattern.
 
-    Paths (of key files, sockets) and what the settings of a cloud's client merely name are left out.
+    Paths (of key files, sockets), names of other variables and what the settings of a cloud's client merely name are
+    left out.
     """
     found: list[str] = []
     for name, value in environment.items():
         folder = name.upper().startswith(_NAME_FOLDERS) and not is_secret_field(name)
-        by_name = (
-            is_secret_name(name) and not folder and not _PATH.fullmatch(value) and not is_plain_value(value)
-        )
+        merely_names = folder or value in environment or _PATH.fullmatch(value) or is_plain_value(value)
+        by_name = is_secret_name(name) and not merely_names
         if name in names or by_name or find(value):
             found.append(value)
     return found

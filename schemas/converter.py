@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
 from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadConverter
@@ -12,11 +15,31 @@ from temporalio.exceptions import ApplicationError
 from schemas.errors import SAID_ERROR_TYPES
 
 
+class Unreadable:
+    """What stands for a payload that a person sent and nobody can read, such as half a character: it can be refused."""
+
+
 class _CompactPayloadConverter(PydanticPayloadConverter):
-    """Leaves out fields nobody set: history stays small, and defaults live in one place, the models."""
+    """Leaves out fields nobody set: history stays small, and defaults live in one place, the models.
+
+    Where no type is asked for, as with what people send, what cannot be read is Unreadable: an exception would let the
+    run's first task fail for ever.
+    """
 
     def __init__(self) -> None:
         super().__init__(ToJsonOptions(exclude_unset=True))
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """Return the values of payloads. Raises what a value of a wanted type raises."""
+        if type_hints is not None:
+            return super().from_payloads(payloads, type_hints)
+        return [self._untyped(payload) for payload in payloads]
+
+    def _untyped(self, payload: Payload) -> Any:
+        try:
+            return super().from_payloads([payload])[0]
+        except Exception:  # noqa: BLE001 - each encoding fails in its own way
+            return Unreadable()
 
 
 class _PlainFailureConverter(DefaultFailureConverter):

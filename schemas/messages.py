@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from schemas.common import MAX_CYCLES, Closed
 
 Reason = Annotated[str, Field(max_length=2_000)]
 By = Annotated[str, Field(max_length=200)]
 """Who sends it, as they say themselves."""
+MAX_ANSWERS = 100_000
+"""Characters of all answers to a question together: they travel to the agent, and from attempt to attempt."""
 
 
 class Pause(Closed):
@@ -70,6 +72,15 @@ class AnswerQuestion(Closed):
     question_id: str | None = None
     answers: dict[str, str | list[str]] = Field(default={}, max_length=50)
     by: By = ""
+
+    @field_validator("answers")
+    @classmethod
+    def _travels(cls, answers: dict[str, str | list[str]]) -> dict[str, str | list[str]]:
+        size = sum(len(key) + sum(map(len, value)) for key, value in answers.items())
+        if size > MAX_ANSWERS:
+            message = f"the answers have {size} characters, at most {MAX_ANSWERS} can travel"
+            raise ValueError(message)
+        return answers
 
 
 class Steer(Closed):

@@ -12,6 +12,8 @@ from schemas.flow import Scalar
 from schemas.fork import ForkOf
 
 MAX_SPEC_BYTES = 128 * 1024
+MAX_INPUT_BYTES = 4 * MAX_SPEC_BYTES
+"""A run that continues as new carries its input twice in one payload, of at most 2 MB."""
 
 
 class InlineFile(Closed):
@@ -59,6 +61,14 @@ class FlowInput(Closed):
     def _one_flow(self) -> FlowInput:
         if (self.flow is None) == (self.spec is None):
             message = "give exactly one of 'flow' (a name the worker knows) and 'spec' (a whole flow file)"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _travels(self) -> FlowInput:
+        size = len(self.model_dump_json(exclude_unset=True).encode())
+        if size > MAX_INPUT_BYTES:
+            message = f"the whole input has {size} bytes, at most {MAX_INPUT_BYTES} can travel; long texts belong in files of the repository"
             raise ValueError(message)
         return self
 

@@ -62,6 +62,9 @@ class WorkerSettings(Closed):
     git_credentials: str = Field(
         default="", description="Name of the variable that holds the token for clone and push."
     )
+    git_host: str = Field(
+        default="github.com", description="Host (with its port, if it has one) that the token is for."
+    )
     stub_may_crash_worker: bool = Field(
         default=False, description="Let scenarios kill this worker (tests of recovery)."
     )

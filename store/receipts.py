@@ -114,7 +114,11 @@ class _Verification:
         self.problems.append(ReceiptProblem(path, what))
 
     def add_receipt(self, key: str) -> None:
-        data = self._evidence.read_key(key)
+        try:
+            data = self._evidence.read_key(key)
+        except EvidenceCorrupt as error:
+            self.problem(key, error.message)
+            return
         try:
             receipt = StepReceipt.model_validate_json(data)
         except ValidationError:
@@ -178,7 +182,13 @@ class _Verification:
                 self.problem(ref.uri, error.message)
             else:
                 if ref.uri.endswith(_NAMING):
-                    self._check(_references(json.loads(data)))
+                    self._check_named(ref.uri, data)
+
+    def _check_named(self, path: str, data: bytes) -> None:
+        try:
+            self._check(list(_references(json.loads(data))))
+        except (ValueError, RecursionError):
+            self.problem(path, "is no JSON")
 
 
 def _folder(of: StepReceipt | HandoffEnvelope | PartialHandoff) -> str:

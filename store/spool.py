@@ -96,7 +96,7 @@ def whole_lines(data: bytes) -> list[dict[str, Any]]:
     for line in data.split(b"\n")[:-1]:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             found.append(value)

@@ -32,6 +32,7 @@ Message = dict[str, Any]
 """One JSON line of the control channel."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE = 4
 # Ignored by launcher and guard: a signal to their whole group or cgroup must not take the guard away
 # while its worker is still draining. They end by end of file.
 IGNORED = (
@@ -92,10 +93,18 @@ class Channel:
 
 
 def become_subreaper() -> bool:
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def conceal() -> bool:
+    return _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _prctl(option: int, value: int) -> bool:
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(libc.prctl(option, value, 0, 0, 0) == 0)
 
 
 def reset_signals() -> None:

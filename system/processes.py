@@ -29,7 +29,7 @@ from system._errors import (
 from system._launcher import GUARD_SCRIPT, LAUNCHER, Guarded, Report, StoppedBy, spawn
 from system._leftovers import RUN_VARIABLE, end_leftovers, leftovers
 from system._output import Kept, Source
-from system._tree import DEFAULT_GRACE_S
+from system._tree import DEFAULT_GRACE_S, conceal
 
 __all__ = [
     "ALLOWED_ENV",
@@ -46,6 +46,7 @@ __all__ = [
     "child_env",
     "end_leftovers",
     "guarded_argv",
+    "keep_to_itself",
     "leftovers",
     "run",
     "shutdown",
@@ -292,6 +293,14 @@ def guarded_argv(argv: Sequence[str], *, grace_s: float = DEFAULT_GRACE_S) -> li
     """
     guard = [sys.executable, "-I", "-S", "-X", "utf8", str(GUARD_SCRIPT)]
     return [*guard, "--parent", str(os.getpid()), "--grace", str(grace_s), "--", *argv]
+
+
+def keep_to_itself() -> None:
+    """Keep the environment and memory of this process from others of the same user, such as gates and agents.
+
+    What it executes is not kept back: a child's environment holds nothing secret. Root can read all the same.
+    """
+    conceal()
 
 
 async def shutdown() -> None:

@@ -12,9 +12,10 @@ from temporalio.exceptions import ApplicationError
 
 from schemas.run import FlowResult
 from schemas.run_state import PartialView, PendingItem, ReceiptsView, RoutingView, RunStatus
+from schemas.tools import cut
 from workflows.engine import execute
 from workflows.mailbox import Mailbox
-from workflows.messages import INTERNAL, MESSAGES, BadMessage, Message, parse, refusal
+from workflows.messages import INTERNAL, MAX_REFUSAL, MESSAGES, BadMessage, Message, parse, refusal
 from workflows.run import Run, fresh_state
 from workflows.start import parse_start, run_id
 
@@ -23,7 +24,7 @@ FIRST_TASK_EVENTS = 3
 
 
 def _refused(text: str) -> ApplicationError:
-    return ApplicationError(text, type="Refused", non_retryable=True)
+    return ApplicationError(cut(text, MAX_REFUSAL), type="Refused", non_retryable=True)
 
 
 class Controls:

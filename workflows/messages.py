@@ -26,7 +26,12 @@ from schemas.messages import (
 )
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, Settled, State, WaitFor
+from schemas.tools import cut
 from workflows.answers import BadAnswer, checked
+
+MAX_FAULTS = 20
+MAX_REFUSAL = 4_000
+"""Characters of a refusal: what was typed may be megabytes, and the answer must fit into a payload."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +119,16 @@ def parse(name: str, args: Sequence[Any]) -> Closed:
 
 
 def describe(error: ValidationError, model: type[Closed]) -> str:
-    """Return one line for all faults of a payload, naming each field and what would be right."""
+    """Return one line for the faults of a payload, naming each field and what would be right; of very many, the first."""
     faults = []
-    for fault in error.errors(include_url=False, include_input=False):
+    for fault in error.errors(include_url=False, include_input=False)[:MAX_FAULTS]:
         where = ".".join(str(part) for part in fault["loc"]) or "payload"
         if fault["type"] == "extra_forbidden":
             known = _fields_beside(model, fault["loc"])
             faults.append(f"{where}: no such field" + (f"; known: {', '.join(known)}" if known else ""))
         else:
             faults.append(f"{where}: {fault['msg']}")
-    return "; ".join(faults)
+    return cut("; ".join(faults), MAX_REFUSAL)
 
 
 def _fields_beside(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:

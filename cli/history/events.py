@@ -17,7 +17,7 @@ from schemas.attempt_event import AttemptEvent
 from schemas.events import RunEvent
 from schemas.handoff import PartialHandoff
 from schemas.receipt import StepReceipt
-from store.errors import NotStored
+from store.errors import EvidenceCorrupt, NotStored
 from store.evidence import Evidence
 from store.journal import Journal
 from store.keys import PARTIAL, RECEIPT
@@ -140,8 +140,8 @@ class Sources:
             seq=event.seq,
             flow=self._flow,
             step=str(said.pop("step", "")),
-            visit=said.pop("visit", None),
-            attempt=said.pop("attempt", None),
+            visit=_number(said.pop("visit", None)),
+            attempt=_number(said.pop("attempt", None)),
             data=said,
         )
         self._note(entry)
@@ -176,7 +176,7 @@ class Sources:
                 continue
             try:
                 data = self._evidence.read_key(key)
-            except NotStored:
+            except (NotStored, EvidenceCorrupt):
                 continue
             self._read.add(key)
             yield from self._stored(stored, name, data)
@@ -223,6 +223,10 @@ class Sources:
         if window.ended and entry.ts >= window.ended:
             return window.ended, -1
         return entry.ts, 0
+
+
+def _number(said: object) -> int | None:
+    return said if isinstance(said, int) else None
 
 
 class _Cursor:

@@ -37,16 +37,22 @@ class Lines:
         """Return an event's line; None where it has none."""
         at = entry.at or entry.ts
         self._began = self._began or at
-        if entry.source == "journal":
-            words = self._journaled(entry)
-        elif entry.source == "agent":
-            words = self._done(entry)
-        else:
-            words = _OF_ATTEMPTS[entry.source](entry)
+        try:
+            words = self._words(entry)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # Somebody changed what is stored: it is shown as it is.
+            words = f"  {entry.kind} {_pairs(entry.data)}"
         if words is None:
             return None
         after = span(max((at - self._began).total_seconds(), 0.0))
         return f"{after:>8}  {entry.step:12}  {printable_indented(words)}".rstrip()
+
+    def _words(self, entry: Entry) -> str | None:
+        if entry.source == "journal":
+            return self._journaled(entry)
+        if entry.source == "agent":
+            return self._done(entry)
+        return _OF_ATTEMPTS[entry.source](entry)
 
     def _journaled(self, entry: Entry) -> str | None:
         if entry.kind == "gate_measured":

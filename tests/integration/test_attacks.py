@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 from activities_kit import FLOW, RUN, Driver, make_worker
 from conftest import Rig
-from flow_kit import OK, failure, flow, gate, left_on_disk, linear, make_repository, script, step, turn
-from run_kit import READ_ONLY, TWO_STEPS, ended, signal, start, update, waiting
+from flow_kit import OK, failure, flow, gate, git, left_on_disk, linear, make_repository, script, step, turn
+from run_kit import READ_ONLY, TWO_STEPS, ended, refused, signal, start, update, waiting
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.workspace import BaseFacts, base_key
+from activities.workspace import BaseFacts, base_key, git_token
+from system.untrusted import remove_tree
 
 GITHUB = "ghp_" + "aB3" * 12
 HALVES = f"{GITHUB[:10]}''{GITHUB[10:]}"
@@ -55,6 +59,70 @@ async def test_a_start_with_a_key_is_refused_and_leaves_nothing(
     assert left_on_disk(desk, name) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "type_"),
+    [
+        ("many-keys", {f"x{number}": 1 for number in range(20_000)}, "BadFlowInput"),
+        ("long-key", {"k" * 1_000_000: 1}, "BadFlowInput"),
+        ("many-faults", {"spec": {"name": "a.yaml", "text": "a: 1\n" * 20_000}}, "FlowRefused"),
+        ("big-files", {"spec": {**TWO_STEPS, "files": {"agents/x.md": "x" * 1_500_000}}}, "BadFlowInput"),
+    ],
+)
+async def test_an_input_with_megabytes_of_faults_is_refused_in_a_few_words(
+    desk: Rig, repo: Path, name: str, changes: dict[str, Any], type_: str
+) -> None:
+    sent = {"spec": TWO_STEPS, "repo": str(repo), "task": "t", "scenario": "noop", **changes}
+    # Beyond what a command line takes.
+    await desk.client.start_workflow("Flow", sent, id=name, task_queue=desk.task_queue)
+    error = await failure(desk, name)
+    assert error.type == type_
+    assert len(error.message) < 21_000
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "data"),
+    [
+        ("half-a-character", b"json/plain", b'{"task": "\\ud800"}'),
+        ("deep", b"json/plain", b"[" * 20_000 + b"]" * 20_000),
+        ("huge-number", b"json/plain", b'{"budget": {"tokens": ' + b"9" * 10_000 + b"}}"),
+        ("no-json", b"json/plain", b"{task: x"),
+        ("encrypted", b"binary/encrypted", b"x"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_and_wedges_nothing(
+    desk: Rig, repo: Path, name: str, encoding: bytes, data: bytes
+) -> None:
+    payload = RawValue(Payload(metadata={"encoding": encoding}, data=data))
+    start_name, run_name = f"unread-{name}", f"unheard-{name}"
+    await desk.client.start_workflow("Flow", payload, id=start_name, task_queue=desk.task_queue)
+    error = await failure(desk, start_name)
+    assert (error.type, "not a JSON object; give one such as" in error.message) == ("BadFlowInput", True)
+
+    start(desk, run_name, repo, TWO_STEPS, script(only=turn({"do": "ask", "question": "Why?"}, OK)))
+    await waiting(desk, run_name, "answer")
+    await signal(desk, run_name, "pause", payload)
+    assert "takes a JSON object" in await refused(desk, run_name, "answer", payload)
+    assert (await desk.status(run_name))["last_refused"]["name"] == "pause"
+    await update(desk, run_name, "answer")
+    await ended(desk, run_name, "verified")
+
+
+async def test_messages_of_megabytes_are_refused_in_a_few_words(desk: Rig, repo: Path) -> None:
+    asks = {"do": "ask", "question": "Why?"}
+    start(desk, "huge", repo, TWO_STEPS, script(only=turn(asks, OK)))
+    await waiting(desk, "huge", "answer")
+    for name, payload in (
+        ("answer", {"answers": {"1": "a" * 1_500_000}}),
+        ("answer", {"question_id": "q" * 1_500_000, "answers": {"1": "a"}}),
+        ("resume", {"action": "goto", "step": "s" * 1_500_000}),
+        ("pause", {f"x{number}": 1 for number in range(50_000)}),
+    ):
+        await signal(desk, "huge", name, payload)
+        assert len(await refused(desk, "huge", name, payload)) < 5_000
+    await update(desk, "huge", "answer", {"answers": {"1": "a"}})
+    await ended(desk, "huge", "verified")
+
+
 async def test_a_storm_of_messages_does_not_wedge_a_run(desk: Rig, repo: Path) -> None:
     spec = flow(
         step("only", linear("end"), gates=[gate("there")], approval="before"), step("end", **READ_ONLY)
@@ -65,11 +133,32 @@ async def test_a_storm_of_messages_does_not_wedge_a_run(desk: Rig, repo: Path) -
         await asyncio.gather(*(signal(desk, "storm", "n" * 900, "x") for _ in range(50)))
     await update(desk, "storm", "approve")
     result = await ended(desk, "storm", "verified")
-    refused = [one for one in desk.journal(result.run_id) if one.kind == "message_refused"]
-    assert 400 < len(refused) <= 501
-    last = refused[-1].model_extra or {}
+    unheard = [one for one in desk.journal(result.run_id) if one.kind == "message_refused"]
+    assert 400 < len(unheard) <= 501
+    last = unheard[-1].model_extra or {}
     assert last["reason"] == "more messages came than are kept"
-    assert max(len(one.model_dump_json()) for one in refused) < 1_000
+    assert max(len(one.model_dump_json()) for one in unheard) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("location", "sent"),
+    [
+        ("https://git.example.org:8443/team/x.git", True),
+        ("https://GIT.example.org:8443/x", True),
+        ("https://git.example.org/x", False),
+        ("https://evil.org/git.example.org:8443/x", False),
+        ("https://git.example.org:8443.evil.org/x", False),
+        ("https://git.example.org:8443@evil.org/x", False),
+        ("https://evil.org/x", False),
+        ("/srv/repositories/x", False),
+    ],
+)
+def test_whoever_names_a_repository_gets_no_token_of_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, *, sent: bool
+) -> None:
+    monkeypatch.setenv("GIT_TOKEN", "tok3n-of-the-worker")
+    ctx = make_worker(tmp_path, git_credentials="GIT_TOKEN", git_host="git.example.org:8443")
+    assert git_token(ctx, location) == ("tok3n-of-the-worker" if sent else None)
 
 
 # What agents say.
@@ -195,6 +284,19 @@ async def test_a_key_that_a_gate_prints_or_names_a_file_by_is_not_in_the_result(
     for file in (tmp_path / "store").rglob("*"):
         assert GITHUB not in file.name
         assert not file.is_file() or file.suffix == ".bundle" or GITHUB.encode() not in file.read_bytes()
+
+
+async def test_a_clone_that_was_destroyed_does_not_keep_a_run_from_ending(tmp_path: Path) -> None:
+    driver = Driver(make_worker(tmp_path), make_repository(tmp_path / "repo"))
+    acquired = await driver.acquire()
+    work = await driver.work()
+    assert remove_tree(Path(acquired.workspace) / ".git")
+    released = await driver.release()
+    assert released.git is not None
+    assert released.git.head == work.commit_after
+    fetched = make_repository(tmp_path / "another")
+    git(fetched, *shlex.split(released.git.fetch)[1:])
+    assert git(fetched, "rev-parse", acquired.branch) == work.commit_after
 
 
 # What the store says.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cli.main import run
-from policy.secrets import key_within
+from policy.secrets import key_within, secret_values
 from policy.start import refuse_secrets
 from schemas.errors import BadInput
 from schemas.run import FlowInput
 from store.redaction import Redactor
 
+ROOT = Path(__file__).resolve().parents[2]
 GITHUB = "ghp_" + "aB3" * 12
 FLOW = """\
 id: mine
@@ -85,6 +89,11 @@ def test_a_start_with_a_key_is_refused_by_field(changes: dict[str, object], says
     assert GITHUB not in str(raised.value)
 
 
+def test_a_setting_that_names_a_variable_makes_no_secret_of_the_name() -> None:
+    environment = {"STEPWISE_GIT_CREDENTIALS": "GIT_TOKEN", "GIT_TOKEN": "tok3n-of-the-worker"}
+    assert secret_values(environment, "GIT_TOKEN") == ["tok3n-of-the-worker"]
+
+
 @pytest.mark.parametrize(
     "name", [GITHUB, "pypi-publish-workflow-broken-0123456789ab", "update-sk-locale-strings-0123456789ab"]
 )
@@ -115,3 +124,10 @@ def test_a_key_that_was_typed_is_not_even_sent(
     assert "secret" in said or "user-info" in said
     assert GITHUB not in said
     assert "Temporal server" not in said
+
+
+def test_other_processes_of_a_workers_user_read_neither_its_environment_nor_its_memory() -> None:
+    code = "from system.processes import keep_to_itself as k; k(); import ctypes; print(ctypes.CDLL(None).prctl(3))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert done.stdout.strip() == b"0", "PR_GET_DUMPABLE: /proc/<pid>/environ and mem are root's alone"

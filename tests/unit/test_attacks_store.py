@@ -163,6 +163,35 @@ def test_commands_over_a_store_that_was_tampered_with_end_in_words(
         file.write_bytes(before)
 
 
+def test_a_journal_whose_words_are_of_other_kinds_is_shown_as_far_as_it_goes(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.record("r-1", "r")
+    odd: list[object] = [[1, "a"], {"a": [1]}, "x", -1, 10**30, True, ["\x1b[31m", None]]
+    names = (
+        "step",
+        "visit",
+        "attempt",
+        "gates",
+        "gate",
+        "reason",
+        "phase",
+        "ms",
+        "forked_from",
+        "ended",
+        "next",
+    )
+    kinds = ("run_created", "step_started", "phase_started", "phase_ended", "gate_measured", "routed", "waiting",
+             "question_asked", "human_message", "message_refused", "interrupted", "resumed", "step_ended",
+             "run_completed")  # fmt: skip
+    events = [(1.0, kind, dict.fromkeys(names, value)) for kind in kinds for value in odd]
+    hand.journal("r-1", *events)
+    for command in (["show", "r-1"], ["show", "r-1", "--json"], ["tail", "r-1", "--no-follow"], ["runs"]):
+        said = Said(capsys, *command)
+        assert said.code == 0, (command, said.err)
+        assert "\x1b" not in said.out
+
+
 def test_a_fork_of_a_run_whose_journal_was_tampered_with_ends_in_words(
     hand: Hand, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from temporalio import activity
 
@@ -42,6 +42,7 @@ from schemas.calls import (
 from schemas.common import Durable
 
 Activity = Callable[[Any], Awaitable[Any]]
+_RESOLVING_BEAT_S: Final = 1.0
 In = TypeVar("In", bound=Durable)
 Out = TypeVar("Out", bound=Durable)
 
@@ -94,8 +95,10 @@ def build_activities(ctx: WorkerContext) -> Registered:
 
 
 async def _resolve_flow(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
-    with translated():
-        return await resolve_flow(ctx, call)
+    # The run does not know this worker's pace yet.
+    async with beating(min(ctx.settings.heartbeat_every_s, _RESOLVING_BEAT_S)):
+        with translated():
+            return await resolve_flow(ctx, call)
 
 
 async def _record(ctx: WorkerContext, call: RecordIn) -> RecordOut:

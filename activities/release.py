@@ -42,6 +42,11 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     await ctx.sessions.close_run(call.run_id)
     ctx.open_runs.pop(call.run_id, None)
     record = await asyncio.to_thread(_newest, ctx, call)
+    if record is None:
+        return ReleaseOut()
+    if call.lease.epoch == 0:
+        await asyncio.to_thread(_end_early, ctx, call, record)
+        return ReleaseOut()
     base = await asyncio.to_thread(ctx.evidence.get_model, base_key(call.run_id), BaseFacts)
     folder = ctx.folder(call.run_id)
     held = await asyncio.to_thread(folder.held)
@@ -64,11 +69,23 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     return ReleaseOut(git=git)
 
 
-def _newest(ctx: WorkerContext, call: ReleaseIn) -> RunRecord:
-    """Return the run's record: at its end, only a recovery that was cut can have a newer lease than the run knows."""
+def _newest(ctx: WorkerContext, call: ReleaseIn) -> RunRecord | None:
+    """Return the run's record: at its end, only an acquisition that was cut can have a newer lease than the run knows.
+
+    None where it ends before anything was acquired.
+    """
     known = ctx.runs.get(call.run_id)
+    if call.lease.epoch == 0 and known is None:
+        return None
     is_newer = known is not None and known.lease.epoch > call.lease.epoch
     return known if known is not None and is_newer else ctx.runs.check(call.run_id, call.lease)
+
+
+def _end_early(ctx: WorkerContext, call: ReleaseIn, record: RunRecord) -> None:
+    """Record the end of a run whose first acquisition was cut; what it left here goes, since nothing was done in it."""
+    ctx.folder(call.run_id).drop()
+    ctx.crash_at("release.record")
+    ctx.runs.update(call.run_id, record.lease, lambda known: _ended(known, call))
 
 
 def _ended(record: RunRecord, call: ReleaseIn) -> RunRecord:

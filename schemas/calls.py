@@ -398,7 +398,8 @@ class DeliverOut(Durable):
 class ReleaseIn(Durable):
     """Give the run back: publish as asked, record the outcome, end its lease.
 
-    ``messages`` counts what people sent; who sent it is read off the history only where there is something.
+    ``lease`` has epoch 0 where the run ends before its first acquisition came back. ``messages`` counts what people
+    sent; who sent it is read off the history only where there is something.
     """
 
     run_id: str
@@ -412,9 +413,9 @@ class ReleaseIn(Durable):
 
 
 class ReleaseOut(Durable):
-    """Where the result is."""
+    """Where the result is; no ``git`` where the run never had a workspace."""
 
-    git: GitResult
+    git: GitResult | None = None
     pull_request: str | None = None
 
 

@@ -7,7 +7,7 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from schemas.calls import AcquireOut, ReleaseIn
+from schemas.calls import AcquireOut, Lease, ReleaseIn
 from schemas.common import Outcome
 from schemas.errors import OWN_ERROR_TYPES, ErrorEnvelope
 from schemas.routing import RoutingState
@@ -176,11 +176,12 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     run.show()
     run.journal.add("run_completed", outcome=outcome, summary=summary[:500])
     released = None
-    if state.acquired is not None:
+    if state.acquired is not None or state.resolved is not None:
+        # Also where no acquisition came back: it may have left a record, whose worker died.
         call = ReleaseIn(
             run_id=state.run_id,
             workflow_id=state.workflow_id,
-            lease=state.acquired.lease,
+            lease=state.acquired.lease if state.acquired else Lease(worker_id="", epoch=0),
             outcome=outcome,
             publish=state.input.publish,
             receipts_head=state.head,
@@ -192,8 +193,6 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
         except Refused as refused:
             # The outcome stands whether or not the clone could be given back; say so beside it.
             error = error or ErrorEnvelope(code=refused.type, message=refused.message)
-    elif state.resolved is not None:
-        await run.phases.flush()
     await _settle(run, outcome)
     await _flush_refusals(run)
     result = FlowResult(

@@ -26,6 +26,7 @@ from schemas.calls import (
     DeliverIn,
     DeliverOut,
     FlushIn,
+    Pace,
     PhaseIn,
     RecordIn,
     RecordOut,
@@ -111,7 +112,7 @@ class Phases:
         """Resolve the input's flow, or the chained flow of this name. Raises Refused."""
         call = ResolveIn(run_id=self._state.run_id, input=self._state.input, flow=flow)
         return await self._ordinary(
-            RESOLVE_FLOW, call, timedelta(seconds=60), SOME, summary="resolve the flow"
+            RESOLVE_FLOW, call, timedelta(seconds=60), SOME, summary="resolve the flow", heartbeat=True
         )
 
     async def acquire(self, recover: Recover | None = None, *, queue: str | None = None) -> AcquireOut:
@@ -279,7 +280,7 @@ class Phases:
         wait: timedelta | None = None,
         heartbeat: bool = False,
     ) -> Out:
-        pace = self._state.resolved.pace if self._state.resolved else None
+        pace = self._state.resolved.pace if self._state.resolved else Pace()
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
             ref.name,
             call,
@@ -287,7 +288,7 @@ class Phases:
             task_queue=queue,
             start_to_close_timeout=limit,
             schedule_to_start_timeout=wait,
-            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s) if heartbeat and pace else None,
+            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s) if heartbeat else None,
             retry_policy=retry,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,

@@ -230,14 +230,22 @@ async def test_a_cancelled_acquisition_gives_its_place_back_and_can_be_asked_for
 
 async def test_heartbeats_go_on_while_the_workspace_is_made(tmp_path: Path) -> None:
     make_repository(tmp_path / "repo")
-    driver = driver_for(tmp_path)
+    go = tmp_path / "go"
+    waiting = SETUP.replace("mkdir -p node_modules", f"until test -e {go}; do sleep 0.02; done")
+    driver = driver_for(tmp_path, waiting + FLOW.partition("title: A small flow\n")[2])
     await driver.resolve()
     said: list[str] = []
-    driver.environment.on_heartbeat = lambda *details: said.append(str(details[0]))
+
+    def heard(*details: str) -> None:
+        said.append(details[0])
+        if said.count("set-up: sh") == 3:
+            go.touch()
+
+    driver.environment.on_heartbeat = heard
 
     await driver.acquire()
 
-    assert "cloning" in said
+    assert go.exists()
 
 
 async def test_without_a_server_there_are_no_search_attributes(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ async def test_a_step_goes_from_its_flow_to_a_branch_that_can_be_fetched(driver:
     assert receipt.gates[0].before is not None
     assert receipt.gates[0].before.passed is False
     assert receipt.git is not None
+    assert released.git is not None
     assert receipt.git.commit_after == released.git.head
     assert driver.ctx.receipts.verify_run(RUN, recorded.receipt.sha256).ok
     assert [event.seq for event in driver.ctx.journal.read(RUN)] == [1, 2]

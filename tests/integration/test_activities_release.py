@@ -116,6 +116,7 @@ async def test_a_released_run_can_be_fetched_and_released_again(driver: Driver) 
     first, second = await driver.release(), await driver.release()
 
     assert first == second
+    assert first.git is not None
     assert first.git.host == "test-host"
     subprocess.run(shlex.split(first.git.fetch), cwd=driver.repo, check=True, capture_output=True)
     assert git(driver.repo, "rev-parse", f"stepwise/{RUN}") == first.git.head
@@ -141,6 +142,7 @@ async def test_a_run_whose_clone_is_elsewhere_is_fetched_from_its_bundle(
 
     released = await other.release()
 
+    assert released.git is not None
     subprocess.run(shlex.split(released.git.fetch), cwd=driver.repo, check=True, capture_output=True)
     assert git(driver.repo, "show", f"stepwise/{RUN}:made.txt") == "made"
     assert git(driver.repo, "rev-parse", f"stepwise/{RUN}^{{tree}}") == released.git.tree

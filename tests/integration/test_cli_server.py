@@ -14,6 +14,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
+    from cli.checks_server import polling
     from cli.main import run
     from schemas.run import FlowInput
     from system.devserver import SEARCH_ATTRIBUTES, DevServer
@@ -68,6 +69,9 @@ async def client(server: DevServer) -> AsyncIterator[Client]:
     """Serve the default task queue, and give a client."""
     client = await Client.connect(server.address)
     async with Worker(client, task_queue="stepwise", workflows=[Echo, Broken], identity="worker-1"):
+        # The server knows of it once its first poll is there.
+        while not await polling(client, "default", "stepwise"):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
         yield client
 
 

@@ -79,6 +79,23 @@ async def test_an_abort_while_a_lost_worker_is_replaced_ends_the_run_as_stopped(
     assert (found.outcome, found.released) == ("stopped", True)
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("point", ["acquire.leased", "acquire.based"])
+async def test_an_abort_after_the_first_worker_died_on_its_way_into_the_workspace(
+    rig: Rig, repo: Path, point: str
+) -> None:
+    first = rig.worker(STEPWISE_CRASH_AT=point)
+    start(rig, "early", repo, TWO_STEPS, "noop")
+    first.wait(60)
+    await signal(rig, "early", "abort", {"by": "ann"})
+    rig.worker("another")
+    result = await rig.result("early")
+    assert (result.outcome, result.git) == ("stopped", None)
+    found = record(rig, result.run_id)
+    assert (found.outcome, found.released) == ("stopped", True)
+    assert kinds(rig, result.run_id)[-1] == "run_completed"
+
+
 async def test_an_agent_that_always_fails_is_not_tried_for_ever_though_silence_goes_on_by_itself(
     desk: Rig, repo: Path
 ) -> None:

@@ -129,12 +129,9 @@ async def _status(checked: Checked) -> None:
         checked.expect(result.outcome == checked.outcome, f"result {result.outcome}, type {checked.outcome}")
         checked.expect(result.run_id == checked.run_id, f"the result names run {result.run_id}")
     if record is not None:
-        # An acquisition that was cut does not know by what.
-        given_up = {"cancelled", None} if not checked.heard.was_acquired else set()
-        known = {checked.outcome, *given_up}
-        checked.expect(record.outcome in known, f"run.json says {record.outcome}, not {checked.outcome}")
-        released = record.released or record.outcome is None
-        checked.expect(released, "run.json does not say that the run was released")
+        said = f"run.json says {record.outcome}, not {checked.outcome}"
+        checked.expect(record.outcome == checked.outcome, said)
+        checked.expect(record.released, "run.json does not say that the run was released")
     checked.expect(
         checked.outcome != "cancelled" or checked.heard.cancels, "nobody cancelled it, and it ends cancelled"
     )

@@ -11,7 +11,7 @@ from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 
-from schemas.calls import ACQUIRE, FINALIZE, MEASURE, PROPOSE_ROUTE, RECORD, RESOLVE_FLOW, WORK, AttemptKey
+from schemas.calls import FINALIZE, MEASURE, PROPOSE_ROUTE, RECORD, RESOLVE_FLOW, WORK, AttemptKey
 from workflows.messages import INTERNAL
 
 PHASES: Final = {
@@ -60,11 +60,6 @@ class Heard:
     def messages(self) -> Counter[str]:
         """How often each message reached the run, by name."""
         return self.signals + self.updates
-
-    @property
-    def was_acquired(self) -> bool:
-        """Whether the run came to have a workspace."""
-        return any(call.type == ACQUIRE.name and call.result is not None for call in self.calls)
 
     def phases(self) -> dict[str, list[Call]]:
         """Return the calls of pinned phases by the path of their attempt."""

@@ -8,9 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from activities.context import WorkerContext
+from activities.keeping import input_key
+from activities.prompt import DISCIPLINE
 from activities.running import Stop
 from activities.sessions import HeldSession
 from activities.timeouts import seconds
+from activities.trust import is_trusted
 from flows.bundle import Bundle
 from flows.personas import Persona, PersonaFile, parse_persona
 from schemas.calls import AttemptKey
@@ -18,6 +21,7 @@ from schemas.errors import ErrorEnvelope
 from schemas.flow import StepSpec
 from schemas.handoff import SessionRef
 from schemas.receipt import FallbackRecord
+from schemas.run import FlowInput
 from transports.port import Emit, SessionSpec, TransportError
 
 READ_ONLY = "read-only"
@@ -55,6 +59,7 @@ def session_spec(
     folder = ctx.folder(key.run_id)
     private = folder.attempt(key)
     persona = _persona(step.agent, bundle.personas.get(step.agent, ""))
+    given = ctx.evidence.get_model(input_key(key.run_id), FlowInput)
     return SessionSpec(
         run_id=key.run_id,
         place={
@@ -66,12 +71,15 @@ def session_spec(
         workspace=folder.workspace,
         private=private,
         environment=folder.environment(private, ctx.settings.environment),
-        persona=persona.text if persona else "",
+        state=folder.private / "agents",
+        system="\n\n".join(filter(None, [persona.text if persona else "", DISCIPLINE])),
         model=model or (persona.model if persona else None),
         read_only=is_read_only(bundle, step),
         command_timeout_s=seconds(bundle.spec, step, "command"),
         no_output_s=seconds(bundle.spec, step, "no_output"),
         scenario=_scenario_file(folder.private, bundle),
+        trusted=is_trusted(given, ctx.settings.trusted_repos),
+        deterministic=given is not None and given.deterministic,
     )
 
 

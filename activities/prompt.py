@@ -72,8 +72,7 @@ def compose(parts: PromptParts, *, resumed: bool = False) -> Prompt:
     A resumed session knows the task and the hand-offs already, so it is told only what is new. Never cut: the
     human's note and answers, the partial handoff, the last gates' output; hand-offs are, the oldest first.
     """
-    told = [] if resumed else [DISCIPLINE]
-    told.append(_section("Objective", parts.objective))
+    told = [_section("Objective", parts.objective)]
     if not resumed:
         told.append(_section("Task", parts.task))
         told.append(_inputs(parts))

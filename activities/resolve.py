@@ -11,7 +11,8 @@ from temporalio import activity
 from activities.choosing import available, choose_transports, refuse_stub_without_scenario
 from activities.context import WorkerContext
 from activities.errors import refused
-from activities.keeping import stored_ref
+from activities.keeping import input_key, stored_ref
+from activities.trust import is_listed
 from flows.bundle import Bundle, bundle, read_bundle
 from flows.findings import Finding
 from flows.loader import find_flow, load_flow, load_text
@@ -52,11 +53,6 @@ async def resolve_flow(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
 def task_key(run_id: str) -> str:
     """Return where the run's task is stored."""
     return f"runs/{run_id}/base/task.json"
-
-
-def input_key(run_id: str) -> str:
-    """Return where it is stored what the run was started with."""
-    return f"runs/{run_id}/base/input.json"
 
 
 def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
@@ -168,16 +164,9 @@ def _refuse_unsupported(ctx: WorkerContext, given: FlowInput) -> None:
             "approval: 'developer' needs a model transport, and this version has none for it",
             mend="use human or auto",
         )
-    if given.trusted and not _is_trusted(given.repo, ctx.settings.trusted_repos):
+    if given.trusted and not is_listed(given.repo, ctx.settings.trusted_repos):
         raise BadInput(
             "BadFlowInput",
             f"trusted: {given.repo} is not among the repositories this worker trusts",
             mend="add it to the worker's trusted_repos (STEPWISE_TRUSTED_REPOS), or leave trusted out",
         )
-
-
-def _is_trusted(repo: str, trusted: list[str]) -> bool:
-    def named(place: str) -> str:
-        return str(Path(place).resolve()) if place.startswith("/") else place.rstrip("/")
-
-    return named(repo) in {named(place) for place in trusted}

@@ -101,6 +101,13 @@ def _held(worker: psutil.Process, folder: Path) -> Held:
     return Held(names, worker.num_fds(), temporary)
 
 
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def _one(
     client: Client, worker: psutil.Process, measured: Measured, number: int, repo: Path, queue: str
 ) -> None:
@@ -113,7 +120,7 @@ async def _one(
         await asyncio.sleep(0.01)
     began = time.perf_counter()
     await handle.signal("interrupt")
-    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in found):  # noqa: ASYNC110
+    while any(map(_lives, found)):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     measured.times.append((time.perf_counter() - began) * 1_000)
     while not (await handle.query("status")).get("waiting"):  # noqa: ASYNC110

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 from temporalio.client import WorkflowHandle
 
+from activities.keeping import input_key
 from activities.lineage import choose, parent_of, pinned_flow, standing, visits_of
-from activities.resolve import input_key
 from cli.here import Here, open_here
 from cli.history.find import find
 from cli.options import AsJson, RunName, StoreUrl

@@ -61,8 +61,11 @@ class Park:
 class SessionSpec:
     """What a session is opened with.
 
-    ``environment`` is the whole environment of the children; ``private`` is a folder of the attempt's own (HOME,
-    TMPDIR, session file); ``resume`` is the id of a session to go on with; ``read_only`` forbids every edit.
+    ``environment`` is the environment of the children, but for what the program itself needs to reach its model;
+    ``private`` is a folder of the attempt's own (HOME, TMPDIR), ``state`` one of the run's own, where sessions are kept
+    that later attempts resume; ``system`` is what the agent is told beside its own preset: the persona, then how steps
+    work; ``resume`` is the id of a session to go on with; ``read_only`` forbids every edit. Only for a ``trusted``
+    repository are settings, hooks, instructions and MCP servers of its own loaded, and never when ``deterministic``.
     ``place`` (step, visit, attempt, iteration) only names the attempt, for scripts and logs.
 
     ``on_question`` and ``on_call`` may take minutes: the time in them is not the agent's, so no watch over silence,
@@ -75,14 +78,17 @@ class SessionSpec:
     place: Mapping[str, str | int]
     workspace: Path
     private: Path
+    state: Path
     environment: Mapping[str, str]
-    persona: str
+    system: str
     model: str | None
     read_only: bool
     command_timeout_s: float
     no_output_s: float
     resume: str | None = None
     scenario: str | None = None
+    trusted: bool = False
+    deterministic: bool = False
     on_question: Callable[[Question], Awaitable[Answer | Park]] | None = None
     on_call: Callable[[CallRequest], Awaitable[CallDecision | Park]] | None = None
 

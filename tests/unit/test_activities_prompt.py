@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from activities.prompt import (
-    DISCIPLINE,
     MAX_GATE_CHARS,
     MAX_OLDER_CHARS,
     MAX_PREVIOUS_CHARS,
@@ -66,7 +65,6 @@ def test_a_prompt_holds_every_part_in_a_fixed_order() -> None:
     text = compose(parts).text
 
     order = [
-        DISCIPLINE,
         "the objective",
         "the task",
         "plan.md",
@@ -86,7 +84,7 @@ def test_a_prompt_holds_every_part_in_a_fixed_order() -> None:
 def test_parts_that_are_not_there_leave_no_empty_section() -> None:
     text = compose(PromptParts(objective="o", task="t")).text
 
-    assert text.count("\n# ") == 2
+    assert f"\n{text}".count("\n# ") == 2
 
 
 def test_the_previous_handoff_has_more_room_than_older_ones_and_the_cut_is_named() -> None:
@@ -151,7 +149,6 @@ def test_a_resumed_session_is_told_only_what_is_new() -> None:
     assert "created a.txt" in text
     assert "the task" not in text
     assert "summary 1" not in text
-    assert DISCIPLINE not in text
 
 
 WHICH = Question(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from activities.keeping import input_key
 from activities.lineage import bundle_key
-from activities.resolve import input_key
 from activities.workspace import BaseFacts, base_key
 from cli import fork as command
 from cli.main import run

@@ -1,0 +1,32 @@
+"""What an agent's program needs to reach its model: the only secrets a child ever gets, by closed lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+Provider = Literal["anthropic", "google", "openai"]
+
+VARIABLES: Final[Mapping[Provider, tuple[str, ...]]] = MappingProxyType(
+    {
+        "anthropic": (
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_AUTH_TOKEN",
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            "ANTHROPIC_BASE_URL",
+        ),
+        "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
+        "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    }
+)
+"""Per provider the variables that reach its programs, and only theirs."""
+PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+"""How the model's address is reached from this machine."""
+
+
+def provider_environment(provider: Provider, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return those variables of a provider that are set and not empty, from ``environment`` (default: this process's)."""
+    source = os.environ if environment is None else environment
+    return {name: source[name] for name in (*VARIABLES[provider], *PROXIES) if source.get(name)}

@@ -29,7 +29,7 @@ from schemas.calls import (
     WorkIn,
     WorkOut,
 )
-from schemas.common import ArtifactRef, Durable, Execution, Phase
+from schemas.common import ArtifactRef, Execution, Phase
 from schemas.facts import StepFacts
 from schemas.flow import Branch, StepSpec
 from schemas.handoff import PartialReason, SessionRef
@@ -38,14 +38,15 @@ from schemas.questions import CallDecision, Given
 from schemas.routing import RoutingOutcome
 from schemas.run_state import MAX_CONTEXT, MAX_RECEIPTS, GateSeen, ReceiptPlace
 from workflows.facts import Carry, timeout_s
+from workflows.held import acquired, resolved
 from workflows.log import logger
 from workflows.phases import PhaseLost
-from workflows.run import Ended, Run
+from workflows.run import Run
 from workflows.spending import Spending
 from workflows.words import together
 
 Call = TypeVar("Call", bound=PhaseIn)
-Out = TypeVar("Out", bound=Durable)
+Out = TypeVar("Out", bound=WorkOut | MeasureOut | FinalizeOut | ProposeOut)
 
 STOPS: dict[str, PartialReason] = {"interrupted": "interrupt", "budget": "budget", "crash": "crash"}
 
@@ -201,13 +202,11 @@ class Attempts:
 
     def _phase_fields(self) -> dict[str, Any]:
         state = self.run.state
-        if state.acquired is None or state.resolved is None:
-            raise Ended("failed", "no workspace was acquired")
         return {
             "key": self.key(),
             "iteration": self.run.iteration,
-            "lease": state.acquired.lease,
-            "bundle": state.resolved.bundle,
+            "lease": acquired(state).lease,
+            "bundle": resolved(state).bundle,
             "workflow_id": state.workflow_id,
             "journal": [],
         }
@@ -294,23 +293,22 @@ class Attempts:
         """
         run, carry = self.run, self.carry
         state = run.state
-        if state.acquired is None or state.resolved is None:
-            return
+        held = acquired(state)
         local = over is None
         work = over.work if over is not None and carry.work is None else None
         call = RecordIn(
             key=self.key(),
             iteration=run.iteration,
-            lease=state.acquired.lease,
-            bundle=state.resolved.bundle,
-            branch=state.acquired.branch,
+            lease=held.lease,
+            bundle=resolved(state).bundle,
+            branch=held.branch,
             execution_status=execution,
             facts=facts,
             work=work,
             work_attempt=self.number if work else carry.work_attempt or None,
             measure_attempt=carry.measure_attempt or None,
             finalize_attempt=carry.finalize_attempt or None,
-            base_gates=state.acquired.base_gates.get(self.step.id, []),
+            base_gates=held.base_gates.get(self.step.id, []),
             routing=outcome,
             stop=(run.ending_as or over.stop) if over is not None else None,
             requested_by=run.requested_by or over.by if over is not None else "",
@@ -398,12 +396,6 @@ class Attempts:
         self.transport = order.transport or self.transport
 
 
-def _took_ms(out: Durable) -> int:
+def _took_ms(out: WorkOut | MeasureOut | FinalizeOut | ProposeOut) -> int:
     """Return how long a phase took by its own account, in milliseconds."""
-    match out:
-        case WorkOut():
-            return out.elapsed_ms + out.waited_ms
-        case MeasureOut() | FinalizeOut() | ProposeOut():
-            return out.elapsed_ms
-        case _:
-            return 0
+    return out.elapsed_ms + (out.waited_ms if isinstance(out, WorkOut) else 0)

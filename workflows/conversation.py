@@ -27,11 +27,12 @@ from schemas.messages import (
 from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.run_state import Asked, LastRefused, RunState, State, WaitFor, Waiting
 from workflows.answers import checked
+from workflows.held import Refused
 from workflows.journal import Journal
 from workflows.live import Live, Told, same_attempt
 from workflows.mailbox import Mailbox, Settle
 from workflows.messages import Situation, legal_now, refusal
-from workflows.phases import Phases, Refused
+from workflows.phases import Phases
 from workflows.view import WAITS
 from workflows.words import action, because, by, call_reason, said, silence
 

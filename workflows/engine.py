@@ -14,8 +14,8 @@ from schemas.routing import RoutingState
 from schemas.run import FlowResult
 from schemas.run_state import GateSeen, OwedGate, RunState
 from workflows.final import conclude, owe
+from workflows.held import Refused
 from workflows.log import logger
-from workflows.phases import Refused
 from workflows.routing import begin, transition
 from workflows.run import Ended, Run
 from workflows.visit import Visit

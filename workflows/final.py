@@ -13,6 +13,7 @@ from schemas.facts import StepFacts
 from schemas.handoff import PartialReason
 from schemas.run_state import MAX_RECEIPTS, GateSeen, OwedGate, ReceiptPlace
 from workflows.facts import gates_line, timeout_s
+from workflows.held import acquired, resolved
 from workflows.phases import PhaseLost
 from workflows.routing import Measurement, RequiredGate, TerminalOutcome, run_outcome, verification
 from workflows.run import Ended, Run
@@ -52,20 +53,18 @@ def owe(run: Run) -> None:
 
 def _required(run: Run) -> list[OwedGate]:
     """Return the gates that must hold: those of this flow's visited steps that nobody skipped, then the owed ones."""
-    state, resolved = run.state, run.state.resolved
-    if resolved is None:
-        return []
+    state, flow = run.state, resolved(run.state)
     own = [
         OwedGate(
             flow_key=state.flow_key,
-            bundle=resolved.bundle,
+            bundle=flow.bundle,
             step_id=step.id,
             gate=gate.name,
             argv=gate.argv,
             parse=gate.parse,
-            limit_s=gate.timeout or timeout_s(resolved.spec, step, "gate"),
+            limit_s=gate.timeout or timeout_s(flow.spec, step, "gate"),
         )
-        for step in resolved.spec.steps
+        for step in flow.spec.steps
         if step.id in state.visits and step.id not in state.skipped
         for gate in step.required_gates()
     ]
@@ -79,17 +78,15 @@ def _label(run: Run, gate: OwedGate) -> str:
 
 def _judge(run: Run, terminal: TerminalOutcome | None, why: str) -> tuple[Outcome, str] | list[OwedGate]:
     """Return the outcome with its sentence, or the gates that must first be measured on the final tree."""
-    state, acquired = run.state, run.state.acquired
-    if acquired is None:
-        raise Ended("failed", "no workspace was acquired")
+    state, held = run.state, acquired(run.state)
     required = {
         gate.key: (gate, owed)
         for owed in _required(run)
         for gate in [RequiredGate(step=_label(run, owed), gate=owed.gate, argv=owed.argv, parse=owed.parse)]
     }
     base = [
-        Measurement(step=step, gate=one.fact.name, tree=acquired.base_tree, passed=one.fact.passed)
-        for step, gates in sorted(acquired.base_gates.items())
+        Measurement(step=step, gate=one.fact.name, tree=held.base_tree, passed=one.fact.passed)
+        for step, gates in sorted(held.base_gates.items())
         for one in gates
         if one.fact.measured
     ]
@@ -97,9 +94,9 @@ def _judge(run: Run, terminal: TerminalOutcome | None, why: str) -> tuple[Outcom
         Measurement(step=one.step_id, gate=one.gate, tree=one.tree, passed=one.passed)
         for one in state.gates_seen
     ]
-    final_tree = state.final_tree or acquired.base_tree
+    final_tree = state.final_tree or held.base_tree
     found = run_outcome(
-        base_tree=acquired.base_tree,
+        base_tree=held.base_tree,
         final_tree=final_tree,
         terminal_outcome=terminal,
         required=[gate for gate, _ in required.values()],
@@ -162,7 +159,7 @@ async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[
     """Return the measurement, and when its attempt began; each attempt that was lost has a receipt too."""
     state = run.state
     losses, attempt = 0, 0
-    while losses < MAX_FINAL_LOSSES and state.acquired is not None:
+    while losses < MAX_FINAL_LOSSES:
         await run.boundary()
         attempt += 1
         run.attempt = attempt
@@ -170,7 +167,7 @@ async def _attempts(run: Run, gates: list[OwedGate], names: list[str]) -> tuple[
         call = MeasureIn(
             key=_key(run, gates[0]),
             iteration=1,
-            lease=state.acquired.lease,
+            lease=acquired(state).lease,
             bundle=gates[0].bundle,
             workflow_id=state.workflow_id,
             journal=run.journal.batch(),
@@ -212,15 +209,13 @@ async def _record(
     measure: MeasureOut | None,
     stop: PartialReason | None = None,
 ) -> None:
-    state = run.state
-    if state.acquired is None:
-        return
+    state, held = run.state, acquired(run.state)
     call = RecordIn(
         key=_key(run, gate),
         iteration=1,
-        lease=state.acquired.lease,
+        lease=held.lease,
         bundle=gate.bundle,
-        branch=state.acquired.branch,
+        branch=held.branch,
         execution_status=execution,
         facts=facts,
         measure_attempt=run.attempt if measure else None,

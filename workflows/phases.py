@@ -38,6 +38,7 @@ from schemas.calls import (
 )
 from schemas.common import Durable, Phase
 from schemas.run_state import RunState
+from workflows.held import Refused, acquired, resolved
 from workflows.journal import Journal
 from workflows.log import logger
 
@@ -69,15 +70,6 @@ class PhaseLost(Exception):
     def __init__(self, failure: str) -> None:
         super().__init__(failure)
         self.failure = failure
-
-
-class Refused(Exception):
-    """Raised when an activity says that the run cannot go on at all; ``type`` is the error's wire name."""
-
-    def __init__(self, type_: str, message: str) -> None:
-        super().__init__(message)
-        self.type = type_
-        self.message = message
 
 
 def failure_of(error: ActivityError) -> str:
@@ -117,16 +109,13 @@ class Phases:
 
     async def acquire(self, recover: Recover | None = None, *, queue: str | None = None) -> AcquireOut:
         """Take hold of the run's workspace. Raises Refused; with ``queue``, PhaseLost when nobody answers there."""
-        state = self._state
-        resolved = state.resolved
-        if resolved is None:
-            raise Refused("InternalError", "no flow was resolved")
+        state, flow = self._state, resolved(self._state)
         call = AcquireIn(
             run_id=state.run_id,
             workflow_id=state.workflow_id,
             execution_run_id=workflow.info().run_id,
             flow_key=state.flow_key,
-            bundle=resolved.bundle,
+            bundle=flow.bundle,
             repo=state.input.repo,
             base=state.input.base,
             allow_dirty=state.input.allow_dirty,
@@ -135,7 +124,7 @@ class Phases:
             journal=self._journal.batch(),
         )
         self.phase = "acquire"
-        wait = timedelta(seconds=resolved.pace.recover_old_worker_s) if queue else None
+        wait = timedelta(seconds=flow.pace.recover_old_worker_s) if queue else None
         out = await self._ordinary(
             ACQUIRE,
             call,
@@ -153,14 +142,12 @@ class Phases:
         """Find out what became of a lost phase: ask the old worker first, then any. Raises Refused."""
         await workflow.sleep(min(MAX_BACKOFF_S, 2 ** (losses - 1)), summary="back-off before recovery")
         lost = Recover(key=key, phase=phase, failure=failure)
-        old = self._state.acquired
-        if old is not None:
-            try:
-                return await self.acquire(lost, queue=old.control_queue)
-            except PhaseLost as gone:
-                if gone.failure == CUT:
-                    raise Refused("failed", "the recovery was cut") from gone
-                logger.warning("the old worker did not answer: %s", gone.failure)
+        try:
+            return await self.acquire(lost, queue=acquired(self._state).control_queue)
+        except PhaseLost as gone:
+            if gone.failure == CUT:
+                raise Refused("failed", "the recovery was cut") from gone
+            logger.warning("the old worker did not answer: %s", gone.failure)
         return await self.acquire(lost)
 
     async def pinned(
@@ -173,17 +160,14 @@ class Phases:
         summary: str,
     ) -> Out:
         """Run one phase where the workspace is. Raises PhaseLost when no result came back."""
-        state = self._state
-        if state.acquired is None or state.resolved is None:
-            raise Refused("InternalError", "no workspace was acquired")
-        pace = state.resolved.pace
+        pace = resolved(self._state).pace
         self.phase = phase
         slot_wait = SLOT_WAIT if phase == "work" else timedelta()
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
             ref.name,
             call,
             result_type=ref.returns,
-            task_queue=state.acquired.queue,
+            task_queue=acquired(self._state).queue,
             activity_id=call.key.activity_id(phase),
             start_to_close_timeout=timedelta(seconds=limit_s) + slot_wait,
             schedule_to_start_timeout=timedelta(seconds=pace.schedule_to_start_s),
@@ -226,8 +210,8 @@ class Phases:
 
     async def release(self, call: ReleaseIn) -> ReleaseOut:
         """Give the workspace back, on the worker that has it if that one is there."""
-        acquired = self._state.acquired
-        if acquired is not None:
+        held = self._state.acquired
+        if held is not None:
             try:
                 return await self._ordinary(
                     RELEASE,
@@ -235,7 +219,7 @@ class Phases:
                     timedelta(minutes=10),
                     SOME,
                     summary="release the workspace",
-                    queue=acquired.control_queue,
+                    queue=held.control_queue,
                     wait=timedelta(seconds=self._wait_old()),
                     heartbeat=True,
                 )
@@ -247,14 +231,11 @@ class Phases:
 
     async def deliver(self, call: DeliverIn) -> DeliverOut:
         """Hand a human's word to the live session, on the worker that has it; never raises."""
-        acquired = self._state.acquired
-        if acquired is None:
-            return DeliverOut(live=False, detail="no worker holds the run")
         handle: workflow.ActivityHandle[DeliverOut] = workflow.start_activity(
             DELIVER.name,
             call,
             result_type=DELIVER.returns,
-            task_queue=acquired.control_queue,
+            task_queue=acquired(self._state).control_queue,
             start_to_close_timeout=DELIVERING,
             schedule_to_start_timeout=DELIVERING / 2,
             retry_policy=ONCE,

@@ -18,11 +18,11 @@ from schemas.run_state import (
     RunStatus,
 )
 from workflows.conversation import Conversation, Ended
+from workflows.held import resolved
 from workflows.log import log_decision
 from workflows.mailbox import Mailbox
 from workflows.messages import legal_now
 from workflows.pending import next_command, pending_items
-from workflows.phases import Refused
 from workflows.view import NEEDS_HUMAN, SearchAttributes, details
 
 __all__ = ["Ended", "Run", "fresh_state"]
@@ -66,9 +66,7 @@ class Run(Conversation):
     @property
     def spec(self) -> FlowSpec:
         """The resolved flow. Raises Refused before there is one."""
-        if self.state.resolved is None:
-            raise Refused("InternalError", "no flow was resolved")
-        return self.state.resolved.spec
+        return resolved(self.state).spec
 
     @property
     def routing(self) -> RoutingState:
@@ -116,11 +114,11 @@ class Run(Conversation):
     def show(self) -> None:
         """Bring details table and search attributes up to date."""
         step_id = self.step.id if self.step else None
-        resolved = self.state.resolved
+        flow = self.state.resolved
         workflow.set_current_details(
             details(
                 self.state,
-                resolved.spec if resolved else None,
+                flow.spec if flow else None,
                 step_id=step_id,
                 phase=self.phases.phase,
                 iteration=self.iteration,

@@ -20,7 +20,7 @@ from schemas.run_state import PartialView, WaitFor
 from workflows.attempt import AttemptOver, Attempts
 from workflows.conversation import Order
 from workflows.facts import Carry, compose, gates_line, stopped
-from workflows.phases import Refused
+from workflows.held import Refused
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
 from workflows.words import call_reason

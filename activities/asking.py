@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,14 +20,16 @@ from typing import Any, Final, Literal
 from temporalio.client import Client
 
 from activities.answers import bounded, in_its_words
+from activities.developer import Developer
 from schemas.calls import ASKED, SETTLED, AttemptKey, DeliverOut
 from schemas.common import Durable
+from schemas.events import QuestionAnswered
 from schemas.questions import Answer, CallDecision, CallRequest, Given, Question
 from schemas.run_state import Asked, Settled
 from store.errors import RedactionFailed
 from store.evidence import Evidence
 from system.logs import logger
-from transports.port import Park
+from transports.port import Emit, Park
 
 Unanswered = Literal["human", "default", "fail"]
 Tell = Callable[[str, Durable], Awaitable[None]]
@@ -114,10 +117,11 @@ class _Wait:
 
 
 class Desk:
-    """Where the questions and calls of one attempt's work wait for people. Its callbacks never raise.
+    """Where the questions and calls of one attempt's work wait for people, or are answered by the developer model.
 
     ``hold_s`` is how long each is waited for, ``unanswered`` what the step says of questions, ``decisions`` are calls
-    people have decided already. ``say`` shows that somebody is waited for.
+    people have decided already. ``say`` shows that somebody is waited for, ``note`` hears of every answer. Its
+    callbacks never raise.
     """
 
     def __init__(
@@ -132,6 +136,9 @@ class Desk:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.key = key
+        self.developer: Developer | None = None
+        self.note: Emit = lambda _: None
+        self._asked: Counter[frozenset[str]] = Counter()
         self.pauses = Pauses()
         self._tell = tell
         self._evidence = evidence
@@ -151,7 +158,28 @@ class Desk:
     # What the transport calls.
 
     async def on_question(self, question: Question) -> Answer | Park:
-        """Return a person's answer, or that of the step's policy; Park where there is none in time."""
+        """Return the developer model's answer, a person's, or that of the step's policy; Park without any in time."""
+        answer = await self._by_developer(question) or await self._by_people(question)
+        if isinstance(answer, Answer):
+            self.note(QuestionAnswered(question_id=question.question_id, answer=answer))
+        return answer
+
+    async def _by_developer(self, question: Question) -> Answer | None:
+        """Ask the model: again with all it may know where its answer does not fit, or the agent asks once more."""
+        asked = frozenset(item.question for item in question.items)
+        before = self._asked[asked]
+        self._asked[asked] += 1
+        if self.developer is None or before > 1 or self._over is not None:
+            return None
+        self._say("waiting for the developer model")
+        try:
+            with self.pauses.pause():
+                found = None if before else await self.developer.answer(question, everything=False)
+                return found or await self.developer.answer(question, everything=True)
+        finally:
+            self._say("")
+
+    async def _by_people(self, question: Question) -> Answer | Park:
         if self._unanswered == "default":
             return Answer(answers=question.defaults, source="default")
         if self._unanswered == "fail":

@@ -47,7 +47,7 @@ class Tally:
         self._limits = limits
         self.heard_at = time.monotonic()
         self.over_budget = asyncio.Event()
-        self.also: Callable[[TransportEvent], None] | None = None
+        self.also: list[Callable[[TransportEvent], None]] = []
         self.finished = False
         self._running: set[str] = set()
         self._awaited: frozenset[str] = frozenset()
@@ -65,8 +65,8 @@ class Tally:
         elif isinstance(event, ToolEnded) and event.call.call_id is not None:
             self._running.discard(event.call.call_id)
             self.finished |= event.call.call_id in self._awaited and event.call.success
-        if self.also is not None:
-            self.also(event)
+        for hear in self.also:
+            hear(event)
         if event.kind == "usage" and self._exceeded(self._log.totals.usage):
             self.over_budget.set()
 

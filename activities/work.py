@@ -12,6 +12,7 @@ from typing import Final
 from activities.asking import Desk, teller
 from activities.briefing import gather
 from activities.context import OpenRun, WorkerContext, now
+from activities.developer import SMALL_MODELS, Developer, History, Reviewer
 from activities.endings import Ending, counts, done, failed, hint, of_order, summary
 from activities.errors import translated
 from activities.heartbeat import Beat, beating
@@ -172,13 +173,55 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     attempt.context_cut = [*prompt.cut, *missing]
     tally(TextEvent(role="user", text=prompt.text))
     ctx.crash_at("work.started")
+    limits = attempt.limits
+    request = WorkRequest(prompt.text, limits.tokens, limits.seconds, given=call.given)
     with turn_span(key, held, attempt.model, "invoke_agent") as spanned:
-        tally.also = spanned.hear
-        limits = attempt.limits
-        request = WorkRequest(prompt.text, limits.tokens, limits.seconds, given=call.given)
-        end = await run_turn(ctx.sessions, held, request, tally, limits, stop, attempt.desk)
+        tally.also.append(spanned.hear)
+        async with _attended(ctx, attempt, held, spec, parts.task, tally):
+            end = await run_turn(ctx.sessions, held, request, tally, limits, stop, attempt.desk)
         spanned.used(attempt.log.totals.usage)
         return end
+
+
+@asynccontextmanager
+async def _attended(
+    ctx: WorkerContext, attempt: _Attempt, held: HeldSession, spec: SessionSpec, task: str, tally: Tally
+) -> AsyncIterator[None]:
+    """Have the developer model answer questions, and read along where the step says so, while the block runs."""
+    attempt.desk.note = tally
+    developer = _developer(ctx, attempt, held, spec, task, tally)
+    if developer is None:
+        yield
+        return
+    tally.also.append(developer.history.hear)
+    attempt.desk.developer = developer
+    every = attempt.step.developer.review_every_turns
+    reviewer = Reviewer(developer, every, held.session.steer, ctx.sessions.start) if every else None
+    if reviewer is not None:
+        tally.also.append(reviewer.hear)
+    try:
+        yield
+    finally:
+        if reviewer is not None:
+            await reviewer.close()
+
+
+def _developer(
+    ctx: WorkerContext, attempt: _Attempt, held: HeldSession, spec: SessionSpec, task: str, tally: Tally
+) -> Developer | None:
+    """Return who answers the agent; None where its transport has no model, or the worker wants nobody to."""
+    name, wanted = held.transport.name, ctx.settings.developer_qa_model
+    if name not in SMALL_MODELS or wanted == "off":
+        return None
+    return Developer(
+        transport=held.transport,
+        spec=spec,
+        model=wanted or SMALL_MODELS[name],
+        limit_s=seconds(attempt.bundle.spec, attempt.step, "answer"),
+        task=task,
+        history=History(),
+        emit=tally,
+    )
 
 
 async def _finished(ctx: WorkerContext, attempt: _Attempt, end: TurnEnd) -> WorkOut:

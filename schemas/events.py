@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from schemas.common import Durable, Usage, UtcTime
 from schemas.errors import ErrorEnvelope
-from schemas.questions import Question
+from schemas.questions import Answer, Question
 from schemas.tools import NormalizedToolCall
 
 
@@ -50,6 +50,14 @@ class QuestionEvent(Durable):
 
     kind: Literal["question"] = "question"
     question: Question
+
+
+class QuestionAnswered(Durable):
+    """What the agent asked has an answer, and by whom."""
+
+    kind: Literal["question_answered"] = "question_answered"
+    question_id: str
+    answer: Answer
 
 
 class RateLimited(Durable):
@@ -110,6 +118,7 @@ TransportEvent = Annotated[
     | ToolStarted
     | ToolEnded
     | QuestionEvent
+    | QuestionAnswered
     | RateLimited
     | PermissionChanged
     | SubagentStarted

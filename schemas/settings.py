@@ -52,6 +52,10 @@ class WorkerSettings(Closed):
     hold_s: Positive = Field(
         default=120, description="How long a session at work is held for a person's answer, seconds."
     )
+    developer_qa_model: str = Field(
+        default="",
+        description="Model that answers what agents ask; empty: the small one of the step's provider, `off`: none.",
+    )
     keep_workspaces_s: Positive = Field(
         default=7 * 86_400, description="How long a finished run's clone is kept, seconds."
     )

@@ -26,7 +26,7 @@ from schemas.messages import (
 )
 from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.run_state import Asked, LastRefused, RunState, State, WaitFor, Waiting
-from workflows.answers import checked
+from schemas.answers import checked
 from workflows.held import Refused
 from workflows.journal import Journal
 from workflows.live import Live, Told, same_attempt

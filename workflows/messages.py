@@ -27,7 +27,7 @@ from schemas.messages import (
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, Settled, State, WaitFor
 from schemas.tools import cut
-from workflows.answers import BadAnswer, checked
+from schemas.answers import BadAnswer, checked
 
 MAX_FAULTS = 20
 MAX_REFUSAL = 4_000

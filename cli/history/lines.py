@@ -190,6 +190,16 @@ def _question(said: Said) -> str:
     return f"asks: {'; '.join(str(item.get('question', '')) for item in items)}"
 
 
+def _answered(said: Said) -> str:
+    answer = said.get("answer") or {}
+    words = [
+        value if isinstance(value, str) else ", ".join(value)
+        for value in (answer.get("answers") or {}).values()
+    ]
+    by = " ".join(filter(None, [str(answer.get("source", "")), str(answer.get("model") or "")]))
+    return f"is answered by {by}: {printable('; '.join(words), _MAX_WORDS)}"
+
+
 _DONE: Final[Mapping[str, Callable[[Said], str]]] = {
     "session_opened": lambda said: f"session {said.get('session_id')} {said.get('model') or ''}",
     "text": _text,
@@ -198,6 +208,7 @@ _DONE: Final[Mapping[str, Callable[[Said], str]]] = {
     ),
     "tool_ended": _tool_ended,
     "question": _question,
+    "question_answered": _answered,
     "rate_limited": lambda said: (
         f"is rate limited until {said.get('reset_at') or '?'}: {said.get('message', '')}"
     ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.questions import OWN_JUDGEMENT, Question, QuestionItem
-from workflows.answers import BadAnswer, checked
+from schemas.answers import BadAnswer, checked
 
 COLOUR = QuestionItem(question="Red or blue?", header="Colour", options=["red", "blue"])
 PARTS = QuestionItem(question="Which parts?", header="Parts", options=["core", "cli", "2"], multi_select=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -91,8 +92,12 @@ async def open_session(
     session: SessionRef | None,
     emit: Emit,
     stop: Stop,
+    trying: Callable[[str], None] = lambda _: None,
 ) -> Opening:
-    """Try the transports in order; an id that is refused is healed by a cold session on the same transport."""
+    """Try the transports in order; an id that is refused is healed by a cold session on the same transport.
+
+    ``trying`` hears the name of each before anything is heard of its session.
+    """
     opening = Opening()
     for name in names:
         transport = ctx.transports.get(name)
@@ -103,6 +108,7 @@ async def open_session(
         if not available.ok:
             opening.refuse(name, "sdk_unavailable", available.reason)
             continue
+        trying(name)
         resume = None
         if session is not None and session.transport == name and session.resumable:
             resume = session.session_id

@@ -158,7 +158,12 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     header = _header(attempt, spec)
     attempt.log = await ctx.blocking(AttemptLog, ctx.evidence, ctx.spool, key, header, now)
     tally = Tally(attempt.log, attempt.limits)
-    opening = await open_session(ctx, key, call.transports, spec, call.session, tally, stop)
+    log = attempt.log
+
+    def trying(name: str) -> None:
+        log.set_header(header.model_copy(update={"transport": name}))
+
+    opening = await open_session(ctx, key, call.transports, spec, call.session, tally, stop, trying)
     attempt.fallbacks = opening.fallbacks
     held = attempt.held = opening.held
     if held is None:

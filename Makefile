@@ -38,7 +38,7 @@ replay: $(VENV)/.core ## Replay HISTORY=… (a file, a folder, a workflow id), o
 	@$(BIN)/stepwise replay '$(subst ','\'',$(HISTORY))' $(if $(WHAT_IF),--what-if '$(subst ','\'',$(WHAT_IF))')
 
 test: $(VENV)/.all ## Run every test (real Temporal server, real git, real processes)
-	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(PYTEST_ARGS)
 	$(BIN)/python tests/branches.py
 
 check: $(VENV)/.all ## Lint, types, import rules, dependencies, generated files

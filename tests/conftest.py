@@ -180,7 +180,7 @@ class Rig:
     def start(self, workflow_id: str, flow_input: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
         """Start a flow as a person does: with the Temporal CLI."""
         done = self.temporal(
-            "workflow", "start", "--type", "Flow", "--task-queue", self.task_queue, "--workflow-id", workflow_id,
+            "workflow", "start", "--type", "Flow", "--task-timeout", "3s", "--task-queue", self.task_queue, "--workflow-id", workflow_id,
             "--fail-existing", "--static-summary", "a test", "--input", json.dumps(flow_input),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

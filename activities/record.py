@@ -142,6 +142,7 @@ def _receipt(
         tool_calls=ToolCallCounts(
             count=work.tool_calls if work else 0,
             blocked=work.tools_blocked if work else 0,
+            **({"blocked_calls": work.blocked_calls} if work and work.blocked_calls else {}),
             ref=done.tool_calls if done else None,
         ),
         gates=_gates(call, step),

@@ -163,6 +163,7 @@ def _lost_work(
         tools=list(totals.tools),
         tool_calls=totals.tool_calls,
         tools_blocked=totals.blocked,
+        **({"blocked_calls": list(totals.blocked_calls)} if totals.blocked_calls else {}),
         stop_reason=ended,
         savepoint=kept.savepoint,
     )
@@ -220,7 +221,11 @@ def _totals_of(intent: WorkIntent | None) -> AttemptTotals:
         return AttemptTotals()
     out = intent.out
     return AttemptTotals(
-        tool_calls=out.tool_calls, blocked=out.tools_blocked, tools=tuple(out.tools), usage=out.usage
+        tool_calls=out.tool_calls,
+        blocked=out.tools_blocked,
+        blocked_calls=tuple(out.blocked_calls),
+        tools=tuple(out.tools),
+        usage=out.usage,
     )
 
 

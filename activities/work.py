@@ -351,7 +351,11 @@ def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
         context_cut=attempt.context_cut,
         error=ending.error,
     )
-    return out.model_copy(update={"waited_ms": waited_ms}) if waited_ms else out
+    # What is rare stands in history only where there is some.
+    more: dict[str, object] = {"waited_ms": waited_ms} if waited_ms else {}
+    if totals and totals.blocked_calls:
+        more["blocked_calls"] = list(totals.blocked_calls)
+    return out.model_copy(update=more) if more else out
 
 
 def _session(held: HeldSession | None) -> SessionRef | None:

@@ -33,7 +33,7 @@ from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.receipt import FallbackRecord
 from schemas.routing import RoutingOutcome, RoutingSignal
 from schemas.run import FlowInput, GitResult
-from schemas.tools import shortened
+from schemas.tools import BlockedCall, shortened
 
 In = TypeVar("In", bound=Durable)
 Out = TypeVar("Out", bound=Durable)
@@ -184,6 +184,7 @@ class WorkOut(Durable):
     tools: list[str] = []
     tool_calls: int = 0
     tools_blocked: int = 0
+    blocked_calls: list[BlockedCall] = []
     stop_reason: Annotated[str, shortened(200)] | None = None
     elapsed_ms: int = 0
     waited_ms: int = 0

@@ -8,7 +8,7 @@ from schemas.common import ArtifactRef, Digest, Durable, Execution, SessionMode,
 from schemas.facts import GateCounts
 from schemas.handoff import PartialReason, StopMethod
 from schemas.routing import RoutingOutcome, TerminationReason
-from schemas.tools import shortened
+from schemas.tools import BlockedCall, shortened
 
 GENESIS = "0" * 64
 """``previous_sha256`` of a run's first receipt."""
@@ -25,10 +25,11 @@ class TokenCounts(Durable):
 
 
 class ToolCallCounts(Durable):
-    """How many tool calls there were, how many policy blocked, and where they are listed."""
+    """How many tool calls there were, how many policy blocked (the first of them), and where they are listed."""
 
     count: int = 0
     blocked: int = 0
+    blocked_calls: list[BlockedCall] = []
     ref: ArtifactRef | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator
 
@@ -73,3 +73,17 @@ class NormalizedToolCall(Durable):
 
             value = json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
         return cut(value)
+
+
+class BlockedCall(Durable):
+    """A call that policy did not allow: what was to be called, the policy's stable code, and why."""
+
+    tool_name: Annotated[str, shortened(100)]
+    code: Annotated[str, shortened(100)] = ""
+    reason: Annotated[str, shortened(300)] = ""
+
+    @classmethod
+    def of(cls, call: NormalizedToolCall) -> BlockedCall:
+        """Return what a blocked call's reason says, which begins with its code."""
+        code, _, reason = (call.blocked_reason or "").partition(": ")
+        return cls(tool_name=call.tool_name, code=code, reason=reason)

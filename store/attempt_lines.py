@@ -21,9 +21,11 @@ from schemas.events import (
     UsageEvent,
 )
 from schemas.facts import MAX_TOOL_NAMES
-from schemas.tools import NormalizedToolCall
+from schemas.tools import BlockedCall, NormalizedToolCall
 
 MAX_LAST_CALLS: Final = 10
+MAX_BLOCKED_CALLS: Final = 10
+"""How many of the calls that policy blocked are named in the receipt; the logs have all."""
 MAX_TOOL_CHARS: Final = 100
 """Characters of a tool's name in the totals, which travel through history; the logs have it whole."""
 _SLASH_COMMAND: Final = re.compile(r"/[a-z][\w:-]*(?:\s|\Z)")
@@ -44,6 +46,7 @@ class AttemptTotals:
     transcript_events: int = 0
     tool_calls: int = 0
     blocked: int = 0
+    blocked_calls: tuple[BlockedCall, ...] = ()
     tools: tuple[str, ...] = ()
     usage: Usage = Usage()  # noqa: RUF009 - frozen
     last_calls: tuple[NormalizedToolCall, ...] = ()
@@ -65,8 +68,10 @@ class AttemptTotals:
             return totals
         name = event.call.tool_name[:MAX_TOOL_CHARS]
         new = name not in self.tools and len(self.tools) < MAX_TOOL_NAMES
+        more = event.call.blocked and len(self.blocked_calls) < MAX_BLOCKED_CALLS
         return replace(
             totals,
+            blocked_calls=(*self.blocked_calls, BlockedCall.of(event.call)) if more else self.blocked_calls,
             tool_calls=self.tool_calls + 1,
             blocked=self.blocked + int(event.call.blocked),
             tools=(*self.tools, name) if new else self.tools,

@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-repo replay test check fmt lock schemas golden bench soak clean
+.PHONY: help agents demo demo-repo replay test check fmt lock schemas golden bench soak clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -26,6 +26,12 @@ $(VENV)/.core: $(VENV)/.made locks/core.txt pyproject.toml
 $(VENV)/.all: $(VENV)/.core locks/all.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/all.txt
 	@touch $@
+
+$(VENV)/.agents: $(VENV)/.made deploy/agents/package.json deploy/agents/package-lock.json deploy/agents/node.txt deploy/agents/install.sh
+	@sh deploy/agents/install.sh $(VENV)/agents $(BIN)/python || { echo "Gemini CLI could not be installed: its tests are skipped, and the transport gemini-cli is not available" >&2; exit 2; }
+	@touch $@
+
+agents: $(VENV)/.agents ## Install the agents that come from npm: Gemini CLI
 
 demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REPO=… TASK=… [GATE=… TRANSPORT=… SCENARIO=…]
 	@REPO='$(subst ','\'',$(REPO))' TASK='$(subst ','\'',$(TASK))' GATE='$(subst ','\'',$(GATE))' TRANSPORT='$(subst ','\'',$(TRANSPORT))' SCENARIO='$(subst ','\'',$(SCENARIO))' $(BIN)/python -m cli.demo

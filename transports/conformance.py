@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from transports import conformance_checks as checks
+from transports import conformance_faults as faults
 from transports.conformance_bench import LIMIT_S, Behaviour, Bench, NotConforming, nothing_left
 from transports.port import TransportCapabilities
 
@@ -79,6 +80,20 @@ CHECKS: Final = (
     Check("asks_before_calls", checks.asks_before_calls, "tool_interception", "call"),
     Check("parks_on_calls", checks.parks_on_calls, "tool_interception", "call"),
     Check("steers_only_work", checks.steers_only_work, None, "hold"),
+    Check("says", faults.says, None, "say"),
+    Check("runs_commands", faults.runs_commands, None, "command"),
+    Check("calls_in_parallel", faults.calls_in_parallel, None, "parallel"),
+    Check("blocks_dangerous_calls", faults.blocks_dangerous_calls, None, "dangerous"),
+    Check("stops_while_it_streams", faults.stops_while_it_streams, None, "stream"),
+    Check("stops_while_a_tool_runs", faults.stops_while_a_tool_runs, None, "tool"),
+    Check("stops_at_the_start", faults.stops_at_the_start, None, "stream"),
+    Check("leaves_nothing_in_the_background", faults.leaves_nothing_in_the_background, None, "background"),
+    Check("reports_subagents", faults.reports_subagents, None, "subagent"),
+    Check("waits_for_its_provider", faults.waits_for_its_provider, None, "limited"),
+    Check("fails_with_a_bad_key", faults.fails_with_a_bad_key, None, "bad_key"),
+    Check("survives_a_crash", faults.survives_a_crash, None, "crash"),
+    Check("survives_a_cut_stream", faults.survives_a_cut_stream, None, "cut"),
+    Check("survives_huge_lines", faults.survives_huge_lines, None, "huge"),
 )
 """Every check of the suite."""
 

@@ -13,18 +13,57 @@ from schemas.handoff import HandoffDraft
 from system.processes import leftovers
 from transports.port import SessionSpec, StepSession, Transport, WorkOutcome, WorkRequest
 
-Behaviour = Literal["idle", "write", "hold", "hang", "ask", "call", "bad_once", "bad_always"]
+Behaviour = Literal[
+    "idle",
+    "write",
+    "hold",
+    "hang",
+    "ask",
+    "call",
+    "bad_once",
+    "bad_always",
+    "say",
+    "command",
+    "parallel",
+    "dangerous",
+    "stream",
+    "tool",
+    "background",
+    "subagent",
+    "limited",
+    "bad_key",
+    "crash",
+    "cut",
+    "huge",
+]
 """What the agent does in its turn.
 
 ``idle``: ends it at once. ``write``: writes MARKER and ends it. ``hold``: writes MARKER, then does not end its turn
 until it is interrupted. ``hang``: has a child that ignores SIGTERM, never ends, does not obey. ``ask``: asks QUESTION,
 then ends it. ``call``: makes a tool call that policy asks about and that writes MARKER, then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
+``say``: says WORDS and ends it. ``command``: writes MARKER, prints it with a command, ends it. ``parallel``: writes
+MARKER and OTHER in one go. ``dangerous``: makes the call DANGEROUS, then ends it. ``stream``: says WORDS, and more of
+them without end. ``tool``: runs a command that takes an hour. ``background``: leaves a process in a session of its own
+behind, then ends it. ``subagent``: has a sub-agent write MARKER. ``limited``: its provider refuses for RETRY_S seconds.
+``bad_key``: its provider does not know the key. ``crash``: its program is killed in the middle of the turn. ``cut``: the
+answer of its provider ends in the middle, every time. ``huge``: a command prints HUGE_CHARS characters in one line.
 """
 
 MARKER: Final = "conformance.txt"
 """The file agents write."""
 QUESTION: Final = "Which colour?"
 """The question agents ask."""
+
+WORDS: Final = "Here I am."
+"""What agents say."""
+OTHER: Final = "other.txt"
+"""The other file that agents write."""
+DANGEROUS: Final = "git push --force origin HEAD"
+"""The command line that policy denies."""
+RETRY_S: Final = 120
+"""For how long a provider refuses, in seconds."""
+HUGE_CHARS: Final = 3_000_000
+"""More than any line that is read whole."""
 
 LIMIT_S: Final = 60.0
 """How long a check may take, in seconds."""

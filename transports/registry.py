@@ -8,6 +8,7 @@ from typing import Final
 
 from schemas.errors import BadInput
 from schemas.settings import WorkerSettings
+from transports.codex import CodexTransport
 from transports.port import Availability, Transport
 from transports.stub import StubTransport
 
@@ -19,7 +20,12 @@ def _stub(settings: WorkerSettings) -> Transport:
     return StubTransport(may_crash_worker=settings.stub_may_crash_worker)
 
 
-TRANSPORTS: Final[Mapping[str, Factory]] = MappingProxyType({"stub": _stub})
+TRANSPORTS: Final[Mapping[str, Factory]] = MappingProxyType(
+    {
+        "codex": lambda _: CodexTransport(),
+        "stub": _stub,
+    }
+)
 """Every transport by the name flows use."""
 
 _DEFAULTS: Final = WorkerSettings()

@@ -369,3 +369,13 @@ async def test_the_work_of_a_finished_step_is_stored_with_its_commit(desk: Rig, 
     stored = Results(desk.evidence).load(key_of(receipt), WorkResult)
     assert stored is not None
     assert desk.evidence.read(stored.outputs["ok"]) == b"yes\n"
+
+
+async def test_what_policy_blocked_stands_in_the_receipt_with_code_and_reason(desk: Rig, repo: Path) -> None:
+    spec = flow(step("look", **READ_ONLY))
+    result = await played(desk, "was-blocked", repo, spec, script(look=turn(OK)))
+    (receipt,) = desk.receipts(result.run_id)
+    (blocked,) = receipt.tool_calls.blocked_calls
+    assert receipt.tool_calls.blocked == 1
+    assert (blocked.tool_name, blocked.code) == ("stub.edit", "read_only")
+    assert "may not change files" in blocked.reason

@@ -58,6 +58,10 @@ class ModelServer(ABC):
     def error(self, status: int, message: str) -> bytes:
         """Return the body of an HTTP error in the provider's words."""
 
+    def refusal(self, refuse: Refuse) -> bytes:
+        """Return the body of a scripted HTTP error."""
+        return self.error(refuse.status, f"scripted {refuse.status}")
+
     # Its life.
 
     @property
@@ -123,7 +127,7 @@ class ModelServer(ABC):
             reply = self.mind(found)
         if isinstance(reply, Refuse):
             after = {} if reply.retry_after is None else {"Retry-After": f"{reply.retry_after:g}"}
-            _send(http, reply.status, self.error(reply.status, f"scripted {reply.status}"), after)
+            _send(http, reply.status, self.refusal(reply), after)
             return
         if isinstance(reply, Garbage):
             self._send_stream(http, Turn(()), iter([reply.body]))

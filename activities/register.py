@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from temporalio import activity
 
 from activities.acquire import acquire_workspace
+from activities.consult import consult
 from activities.context import WorkerContext
 from activities.deliver import deliver
 from activities.errors import translated
@@ -22,6 +23,7 @@ from activities.structured_phases import finalize, propose_route
 from activities.work import work
 from schemas.calls import (
     ACQUIRE,
+    CONSULT,
     DELIVER,
     FINALIZE,
     FLUSH,
@@ -89,6 +91,7 @@ def build_activities(ctx: WorkerContext) -> Registered:
             made(MEASURE, measure, redacted=True),
             made(FINALIZE, finalize, redacted=True),
             made(PROPOSE_ROUTE, propose_route, redacted=True),
+            made(CONSULT, consult, redacted=True),
         ],
         control=[acquire, release, made(DELIVER, deliver)],
     )

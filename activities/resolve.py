@@ -10,6 +10,7 @@ from temporalio import activity
 
 from activities.choosing import available, choose_transports, refuse_stub_without_scenario
 from activities.context import WorkerContext
+from activities.developer import developer_model
 from activities.errors import refused
 from activities.keeping import input_key, stored_ref
 from activities.trust import is_listed
@@ -63,6 +64,7 @@ def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
     spec = resolve(found.spec, given.params, given.task)
     chosen = choose_transports(spec, given, ctx.settings, ctx.transports)
     scenario = _scenario(given, spec, folders, chained=call.flow is not None)
+    _refuse_gates_without_a_model(ctx, given, spec, chosen)
     refuse_stub_without_scenario(chosen, ctx.transports, scenario=scenario is not None)
     wanted = bundle(spec=spec, source=found.text, personas=found.personas, scenario=scenario)
     pinned, ref = _pin(ctx, f"runs/{call.run_id}/base/bundle-{spec.id}.json", wanted)
@@ -151,18 +153,27 @@ def _step_ids(spec: FlowSpec) -> list[str]:
     return [step.id for step in spec.steps]
 
 
+def _refuse_gates_without_a_model(
+    ctx: WorkerContext, given: FlowInput, spec: FlowSpec, chosen: dict[str, list[str]]
+) -> None:
+    if given.approval != "developer":
+        return
+    for step in spec.steps:
+        models = [developer_model(ctx.transports[name], ctx.settings) for name in chosen[step.id]]
+        if step.approval != "none" and all(model is None for model in models):
+            raise BadInput(
+                "BadFlowInput",
+                f"approval: 'developer' needs a model transport, and step {step.id!r} has {', '.join(chosen[step.id])}",
+                mend="name a transport with a model, or use human or auto",
+            )
+
+
 def _refuse_unsupported(ctx: WorkerContext, given: FlowInput) -> None:
     if given.publish != "none":
         raise BadInput(
             "BadFlowInput",
             "publish: this version publishes nothing",
             mend="leave it out; the end of the run prints the command that fetches the branch",
-        )
-    if given.approval == "developer":
-        raise BadInput(
-            "BadFlowInput",
-            "approval: 'developer' needs a model transport, and this version has none for it",
-            mend="use human or auto",
         )
     if given.trusted and not is_listed(given.repo, ctx.settings.trusted_repos):
         raise BadInput(

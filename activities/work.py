@@ -12,7 +12,7 @@ from typing import Final
 from activities.asking import Desk, teller
 from activities.briefing import gather
 from activities.context import OpenRun, WorkerContext, now
-from activities.developer import SMALL_MODELS, Developer, History, Reviewer
+from activities.developer import Developer, Reviewer, developer_model
 from activities.endings import Ending, counts, done, failed, hint, of_order, summary
 from activities.errors import translated
 from activities.heartbeat import Beat, beating
@@ -215,16 +215,15 @@ def _developer(
     ctx: WorkerContext, attempt: _Attempt, held: HeldSession, spec: SessionSpec, task: str, tally: Tally
 ) -> Developer | None:
     """Return who answers the agent; None where its transport has no model, or the worker wants nobody to."""
-    name, wanted = held.transport.name, ctx.settings.developer_qa_model
-    if name not in SMALL_MODELS or wanted == "off":
+    model = developer_model(held.transport, ctx.settings)
+    if model is None:
         return None
     return Developer(
         transport=held.transport,
         spec=spec,
-        model=wanted or SMALL_MODELS[name],
+        model=model or None,
         limit_s=seconds(attempt.bundle.spec, attempt.step, "answer"),
         task=task,
-        history=History(),
         emit=tally,
     )
 

@@ -312,6 +312,21 @@ class WorkIn(PhaseIn):
     decisions: list[CallDecision] = []
 
 
+class ConsultIn(WorkIn):
+    """Let the developer model decide at an approval gate, before a step's work or after it."""
+
+    gate: Literal["before", "after"]
+
+
+class ConsultOut(Durable):
+    """What the developer model decided; ``approve`` is None where it could not be asked, and ``reason`` says why."""
+
+    approve: bool | None = None
+    reason: Annotated[str, shortened(1_000)] = ""
+    model: str | None = None
+    usage: Usage = Usage()
+
+
 class MeasureIn(PhaseIn):
     """Run gates: the step's own, or (``gates``) those named ``<step>/<gate>`` for the last measurement."""
 
@@ -426,6 +441,7 @@ WORK = ActivityRef("work", WorkIn, WorkOut)
 MEASURE = ActivityRef("measure", MeasureIn, MeasureOut)
 FINALIZE = ActivityRef("finalize", SessionPhaseIn, FinalizeOut)
 PROPOSE_ROUTE = ActivityRef("propose_route", SessionPhaseIn, ProposeOut)
+CONSULT = ActivityRef("consult", ConsultIn, ConsultOut)
 RECORD = ActivityRef("record", RecordIn, RecordOut)
 FLUSH = ActivityRef("flush_journal", FlushIn, FlushOut)
 DELIVER = ActivityRef("deliver", DeliverIn, DeliverOut)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from temporalio import workflow
 
@@ -17,6 +17,7 @@ from schemas.calls import (
     AcquireOut,
     ActivityRef,
     AttemptKey,
+    ConsultIn,
     FinalizeOut,
     GateRun,
     MeasureIn,
@@ -164,21 +165,16 @@ class Attempts:
         run, step = self.run, self.step
         if self.spending.is_used_up:
             raise AttemptOver(ended="budget", reason=self.spending.reason)
-        state, resolved = run.state, run.state.resolved
-        transports = resolved.transports.get(step.id, []) if resolved else []
+        state = run.state
         run.live.over()
         given, decided = run.live.too_late()
         self.given, self.decisions = self.given or given, [*self.decisions, *decided]
         self.note = together(self.note, *state.steers)
         state.steers = []
         call = WorkIn(
-            **self._phase_fields(),
-            transports=[self.transport] if self.transport else transports,
-            model=step.model or state.input.model or run.spec.defaults.model,
-            context=state.context,
+            **self._asking_fields(),
             note=self.note,
             partial=self.partial,
-            last_gates=state.last_gates,
             session=self.session,
             budget=self.spending.left(),
             fresh=self.partial is None,
@@ -199,6 +195,21 @@ class Attempts:
             self.given, self.decisions = None, []
         self.spending.spent(out)
         return out
+
+    def consultation(self, gate: Literal["before", "after"]) -> ConsultIn:
+        """Return what the developer model is to decide at an approval gate of the step."""
+        return ConsultIn(**self._asking_fields(), gate=gate)
+
+    def _asking_fields(self) -> dict[str, Any]:
+        run, step, state = self.run, self.step, self.run.state
+        transports = resolved(state).transports.get(step.id, [])
+        return {
+            **self._phase_fields(),
+            "transports": [self.transport] if self.transport else transports,
+            "model": step.model or state.input.model or run.spec.defaults.model,
+            "context": state.context,
+            "last_gates": state.last_gates,
+        }
 
     def _phase_fields(self) -> dict[str, Any]:
         state = self.run.state

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
+from schemas.answers import checked
 from schemas.calls import AttemptKey, DeliverIn, DeliverOut
 from schemas.common import Closed, Durable, Outcome, UtcTime
 from schemas.errors import ErrorEnvelope
@@ -26,7 +27,6 @@ from schemas.messages import (
 )
 from schemas.questions import CallDecision, CallRequest, Given, Question
 from schemas.run_state import Asked, LastRefused, RunState, State, WaitFor, Waiting
-from schemas.answers import checked
 from workflows.held import Refused
 from workflows.journal import Journal
 from workflows.live import Live, Told, same_attempt

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from schemas.answers import BadAnswer, checked
 from schemas.common import Closed, Durable
 from schemas.messages import (
     Abort,
@@ -27,7 +28,6 @@ from schemas.messages import (
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, Settled, State, WaitFor
 from schemas.tools import cut
-from schemas.answers import BadAnswer, checked
 
 MAX_FAULTS = 20
 MAX_REFUSAL = 4_000

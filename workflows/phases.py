@@ -14,6 +14,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from schemas.calls import (
     ACQUIRE,
+    CONSULT,
     DELIVER,
     FLUSH,
     RECORD,
@@ -23,6 +24,8 @@ from schemas.calls import (
     AcquireOut,
     ActivityRef,
     AttemptKey,
+    ConsultIn,
+    ConsultOut,
     DeliverIn,
     DeliverOut,
     FlushIn,
@@ -49,6 +52,7 @@ Out = TypeVar("Out", bound=Durable)
 SLOT_WAIT = timedelta(hours=24)
 WRITING = timedelta(seconds=30)
 DELIVERING = timedelta(seconds=10)
+CONSULTING = timedelta(minutes=10)
 MAX_BACKOFF_S = 60
 TURNS = 8
 """Turns of the event loop after which a result that is there has come to whoever waits for it."""
@@ -245,6 +249,26 @@ class Phases:
             return await handle
         except ActivityError as error:
             return DeliverOut(live=False, detail=failure_of(error))
+
+    async def consult(self, call: ConsultIn) -> ConsultOut:
+        """Ask the developer model; without a decision where it cannot be asked. Never raises."""
+        pace = resolved(self._state).pace
+        handle: workflow.ActivityHandle[ConsultOut] = workflow.start_activity(
+            CONSULT.name,
+            call,
+            result_type=CONSULT.returns,
+            task_queue=acquired(self._state).queue,
+            start_to_close_timeout=CONSULTING,
+            schedule_to_start_timeout=timedelta(seconds=pace.schedule_to_start_s),
+            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s),
+            retry_policy=ONCE,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary="ask the developer model",
+        )
+        try:
+            return await self._await(handle, cuttable=True)
+        except PhaseLost as lost:
+            return ConsultOut(reason=lost.failure)
 
     def _wait_old(self) -> float:
         return self._state.resolved.pace.recover_old_worker_s if self._state.resolved else 5

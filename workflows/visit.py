@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from opentelemetry import trace
 from temporalio import workflow
@@ -321,15 +321,14 @@ class Visit:
 
     async def _approved_before(self) -> RoutingOutcome | None:
         run, step = self._run, self._step
-        if run.state.input.approval == "auto":
-            run.journal.add("human_message", name="approve", by="auto", step=step.id)
-            return None
-        order: Order | None = await run.boundary()
+        order: Order | None = None
+        if run.state.input.approval != "auto":
+            order = await run.boundary()
         if isinstance(order, Resume) and order.action in {"continue", "retry"}:
             self._at.take_note(order)
             order = None
         if order is None:
-            order = await run.wait("approval", f"may {step.id} start?", step.human)
+            order = await self._decided("before", f"may {step.id} start?")
         if isinstance(order, Reject):
             order = await run.wait("human", order.reason or f"{step.id} was rejected", step.human)
         facts = StepFacts(status="UNVERIFIED")
@@ -345,12 +344,25 @@ class Visit:
         return None
 
     async def _approved_after(self) -> Reject | Resume | None:
+        order = await self._decided("after", f"is the result of {self._step.id} right?")
+        return order if isinstance(order, Reject | Resume) else None
+
+    async def _decided(self, gate: Literal["before", "after"], question: str) -> Order | None:
+        """Return what is decided at an approval gate by whom the run's input says; people where a model cannot."""
         run, step = self._run, self._step
         if run.state.input.approval == "auto":
             run.journal.add("human_message", name="approve", by="auto", step=step.id)
             return None
-        order = await run.wait("approval", f"is the result of {step.id} right?", step.human)
-        return order if isinstance(order, Reject | Resume) else None
+        if run.state.input.approval == "developer":
+            said = await run.phases.consult(self._at.consultation(gate))
+            run.state.usage = run.state.usage.plus(said.usage)
+            run.check_ending()
+            if said.approve is not None:
+                name = "approve" if said.approve else "reject"
+                reason = said.reason or None
+                run.journal.add("human_message", name=name, by="developer", step=step.id, reason=reason)
+                return None if said.approve else Reject(reason=said.reason, by="developer")
+        return await run.wait("approval", question, step.human)
 
     async def _again_or_leave(self, answer: Reject | Resume, facts: StepFacts) -> RoutingOutcome | None:
         if isinstance(answer, Resume):

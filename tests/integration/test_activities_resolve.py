@@ -20,6 +20,9 @@ def inline(flow: str = FLOW) -> InlineSpec:
     return InlineSpec(name="small.yaml", text=flow, files={"agents/worker.md": PERSONA})
 
 
+GATED = FLOW.replace("agent: worker", "agent: worker\n    approval: after", 1)
+
+
 async def refusal(driver: Driver, **changes: Any) -> ApplicationError:
     with pytest.raises(ApplicationError) as refused:
         await driver.resolve(**changes)
@@ -38,7 +41,11 @@ def driver(tmp_path: Path) -> Driver:
     ("changes", "kind", "words"),
     [
         ({"publish": "branch"}, "BadFlowInput", "publishes nothing"),
-        ({"approval": "developer"}, "BadFlowInput", "needs a model transport"),
+        (
+            {"approval": "developer", "spec": inline(GATED)},
+            "BadFlowInput",
+            "needs a model transport, and step",
+        ),
         ({"trusted": True}, "BadFlowInput", "STEPWISE_TRUSTED_REPOS"),
         ({"scenario": None}, "BadFlowInput", "plays a scenario and none is given"),
         ({"scenario": "no-such"}, "BadFlowInput", "no scenario is named 'no-such'"),

@@ -250,7 +250,7 @@ async def test_a_bad_field_is_named_with_what_would_be_right(
         ("bad-publish-kind", {"publish": "branch"}, "BadFlowInput", ["publish", "leave it out"]),
         (
             "bad-developer",
-            {"approval": "developer"},
+            {"approval": "developer", "spec": flow(step("only", approval="before"))},
             "BadFlowInput",
             ["approval", "needs a model transport", "use human or auto"],
         ),

@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help agents demo demo-repo replay test check fmt lock schemas golden bench soak clean
+.PHONY: help agents demo demo-handover demo-repo replay test check fmt lock schemas golden bench soak clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -35,6 +35,9 @@ agents: $(VENV)/.agents ## Install the agents that come from npm: Gemini CLI
 
 demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REPO=… TASK=… [GATE=… TRANSPORT=… SCENARIO=…]
 	@REPO='$(subst ','\'',$(REPO))' TASK='$(subst ','\'',$(TASK))' GATE='$(subst ','\'',$(GATE))' TRANSPORT='$(subst ','\'',$(TRANSPORT))' SCENARIO='$(subst ','\'',$(SCENARIO))' $(BIN)/python -m cli.demo
+
+demo-handover: $(VENV)/.all ## Stop Claude in the middle of its work, and let Codex go on from there (scripted models, no key)
+	@$(BIN)/python examples/handover.py
 
 demo-repo: $(VENV)/.core ## Make the demo repository at DEST=…
 	@$(BIN)/python examples/demo_repo.py $(DEST)

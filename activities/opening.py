@@ -23,6 +23,7 @@ from schemas.flow import StepSpec
 from schemas.handoff import SessionRef
 from schemas.receipt import FallbackRecord
 from schemas.run import FlowInput
+from system.files import write_atomic
 from transports.port import Emit, SessionSpec, TransportError
 
 READ_ONLY = "read-only"
@@ -151,8 +152,5 @@ def _scenario_file(private: Path, bundle: Bundle) -> str | None:
         return None
     path = private / f"scenario-{bundle.digest[:16]}.yaml"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".new")
-        temporary.write_text(bundle.scenario)
-        temporary.replace(path)
+        write_atomic(path, bundle.scenario.encode(), fsync=False)
     return str(path)

@@ -16,7 +16,7 @@ from activities.keeping import input_key, stored_ref
 from activities.trust import is_listed
 from flows.bundle import Bundle, bundle, read_bundle
 from flows.findings import Finding
-from flows.loader import find_flow, load_flow, load_text
+from flows.loader import find_flow, load_found, load_text
 from flows.params import resolve
 from flows.personas import personas_of
 from flows.reading import SHIPPED
@@ -112,7 +112,7 @@ def _find(call: ResolveIn, folders: list[Path]) -> _Found:
     name = call.flow or given.flow
     if name is not None:
         file = find_flow(name, folders)
-        spec, findings = load_flow(name, folders)
+        spec, findings = load_found(file, folders)
         spec = _linted(spec, findings)
         return _Found(spec, file.text, personas_of(spec, {}, file.folders))
     sent = given.spec

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 from schemas.errors import BadInput
+from system.files import write_atomic
 
 _ID_FILE = "worker_id"
 _LOCK_FILE = "worker.lock"
@@ -54,7 +55,5 @@ def _own_id(path: Path) -> str:
         return known
     host = _NOT_IN_A_NAME.sub("-", socket.gethostname().lower()).strip("-")[:40]
     worker_id = f"{host or 'worker'}-{secrets.token_hex(4)}"
-    temporary = path.with_name(f"{_ID_FILE}.new")
-    temporary.write_text(f"{worker_id}\n")
-    temporary.replace(path)
+    write_atomic(path, f"{worker_id}\n".encode())
     return worker_id

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -91,11 +91,11 @@ def main() -> int:
 
 def demo(env: Mapping[str, str]) -> int:
     """Run one demo in a new folder under ``.stepwise`` of the working one, and return its exit code."""
-    folder = _new_folder(Path.cwd() / ".stepwise" / "demo")
+    folder = new_folder(Path.cwd() / ".stepwise" / "demo")
     asked = wanted(env, folder)
     if not asked.own:
-        _make_repository(Path(asked.repo))
-    settings_env = _worker_env(env, folder)
+        make_repository(Path(asked.repo))
+    settings_env = worker_env(env, folder)
     with DevServer.start(db=folder / "temporal.sqlite", ui=True) as server:
         settings_env |= {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": server.namespace}
         loaded = load(settings_env)
@@ -107,7 +107,8 @@ def demo(env: Mapping[str, str]) -> int:
             return asyncio.run(_run(server, asked, open_here(loaded=loaded), folder))
 
 
-def _new_folder(parent: Path) -> Path:
+def new_folder(parent: Path) -> Path:
+    """Make a new folder with the next free number."""
     parent.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(path.name) for path in parent.iterdir() if path.name.isdigit()), default=0)
     while True:
@@ -120,7 +121,8 @@ def _new_folder(parent: Path) -> Path:
             return folder
 
 
-def _make_repository(path: Path) -> None:
+def make_repository(path: Path) -> None:
+    """Make the demo repository."""
     subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo_repo.py"), str(path)],
         check=True,
@@ -128,7 +130,7 @@ def _make_repository(path: Path) -> None:
     )
 
 
-def _worker_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+def worker_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the environment of the demo's worker: our own, with nothing that belongs to another server."""
     kept = {name: value for name, value in env.items() if not name.startswith(("TEMPORAL_", "STEPWISE_"))}
     return kept | {
@@ -142,19 +144,19 @@ def _worker_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 async def _run(server: DevServer, asked: Wanted, here: Here, folder: Path) -> int:
     client = await connect(here.loaded)
-    workflow_id = _workflow_id(folder)
+    workflow_id = workflow_id_of(folder)
     _start(server, asked, here.settings.task_queue, workflow_id)
     handle = client.get_workflow_handle(workflow_id)
     run_id = run_id_of(workflow_id, (await handle.describe()).run_id)
     entries: list[Entry] = []
-    result, failed = await _watch(handle, Sources(here.evidence, run_id), entries)
+    result, failed = await watch(handle, Sources(here.evidence, run_id), entries)
     history = await handle.fetch_history()
     (folder / "history.json").write_text(history.to_json(), encoding="utf-8")
     if result is None:
         complain(f"the run was refused: {failed}")
         return 1
-    _show(result, entries, store_folder(here.settings.store))
-    await _show_diff(result)
+    show(result, entries, store_folder(here.settings.store))
+    await show_diff(result)
     _show_next(server, result, asked, here.settings.store, folder)
     return 0 if failed is None else 1
 
@@ -169,21 +171,31 @@ def _start(server: DevServer, asked: Wanted, queue: str, workflow_id: str) -> No
     if asked.scenario:
         scenario = scenario_of(asked.scenario, None)
         fields["scenario"] = scenario if isinstance(scenario, str) else scenario.model_dump()
-    argv = ["temporal", "workflow", "start", "--address", server.address, "--type", WORKFLOW_TYPE]
+    typed_start(server, fields, queue, workflow_id)
+
+
+def typed_start(server: DevServer, fields: Mapping[str, Any], queue: str, workflow_id: str) -> None:
+    """Start a flow with the Temporal CLI, and show the command. Raises StepwiseError."""
+    argv = ["workflow", "start", "--address", server.address, "--type", WORKFLOW_TYPE]
     argv += ["--task-queue", queue, "--workflow-id", workflow_id, "--fail-existing"]
-    argv += ["--static-summary", f"fix: {asked.task[:80]}", "--input", json.dumps(fields, ensure_ascii=False)]
-    say(f"\n$ {typed(argv)}")
-    done = subprocess.run([str(temporal_binary()), *argv[1:]], capture_output=True, text=True, check=False)
+    argv += ["--static-summary", f"{fields['flow']}: {str(fields['task'])[:80]}"]
+    type_command([*argv, "--input", json.dumps(fields, ensure_ascii=False)])
+
+
+def type_command(argv: Sequence[str]) -> None:
+    """Run the Temporal CLI, and show command and answer. Raises StepwiseError where it fails."""
+    say(f"\n$ {typed(['temporal', *argv])}")
+    done = subprocess.run([str(temporal_binary()), *argv], capture_output=True, text=True, check=False)
     if done.returncode:
         raise StepwiseError(
             "E_START",
-            f"temporal workflow start failed: {done.stderr.strip()}",
+            f"temporal {argv[0]} {argv[1]} failed: {done.stderr.strip()}",
             mend="stepwise doctor looks why",
         )
     say("\n".join(f"  {line}" for line in done.stdout.strip().splitlines()))
 
 
-async def _watch(
+async def watch(
     handle: WorkflowHandle[Any, Any], sources: Sources, entries: list[Entry]
 ) -> tuple[FlowResult | None, str | None]:
     """Print the run's journal as it grows; return the result, and how the run failed if it did.
@@ -209,7 +221,8 @@ async def _watch(
         return None, str(cause.message if isinstance(cause, ApplicationError) else cause)
 
 
-def _show(result: FlowResult, entries: list[Entry], store: Path) -> None:
+def show(result: FlowResult, entries: list[Entry], store: Path) -> None:
+    """Print outcome, decisions, steps and receipts."""
     say(f"\noutcome          {result.outcome}: {result.summary}")
     say("\nrouting decisions")
     for one in result.decisions:
@@ -222,7 +235,8 @@ def _show(result: FlowResult, entries: list[Entry], store: Path) -> None:
             say(f"  {store / AttemptKey.model_validate(entry.data).path / RECEIPT}")
 
 
-async def _show_diff(result: FlowResult) -> None:
+async def show_diff(result: FlowResult) -> None:
+    """Print what the run changed."""
     git = result.git
     if git is None or not git.workspace:
         return
@@ -240,7 +254,9 @@ async def _show_diff(result: FlowResult) -> None:
 def _show_next(server: DevServer, result: FlowResult, asked: Wanted, store: str, folder: Path) -> None:
     where = Path(os.path.relpath(folder))
     stepwise = os.path.relpath(ROOT / ".venv" / "bin" / "stepwise")
-    say(f"\ntemporal ui      {server.ui_url}/namespaces/{server.namespace}/workflows/{_workflow_id(folder)}")
+    say(
+        f"\ntemporal ui      {server.ui_url}/namespaces/{server.namespace}/workflows/{workflow_id_of(folder)}"
+    )
     say("                 (stopped with the demo; the first command below brings it back)")
     say("\nnext")
     say(f"  {typed([stepwise, 'dev', '--db', str(where / 'temporal.sqlite')])}")
@@ -252,7 +268,8 @@ def _show_next(server: DevServer, result: FlowResult, asked: Wanted, store: str,
         say(f"  {typed(['git', '-C', asked.repo])} {git.fetch.removeprefix('git ')}")
 
 
-def _workflow_id(folder: Path) -> str:
+def workflow_id_of(folder: Path) -> str:
+    """Return the workflow id of the demo in a folder."""
     return f"demo-{folder.name}"
 
 

@@ -12,9 +12,10 @@ import typer
 from cli.options import AsJson
 from cli.session import complain, say, say_json, settings
 from flows.findings import Finding
+from flows.lint import MAX_FILES
 from flows.loader import load_flow, load_text
 from flows.plan import plan_mermaid, plan_text
-from flows.reading import read_text
+from flows.reading import is_regular, read_text
 from schemas.errors import BadInput
 from schemas.flow import FlowSpec
 from system.settings import resolved
@@ -66,13 +67,20 @@ def plan(
 
 def is_file(flow: str) -> bool:
     """Say whether an argument means a file: a name has neither a slash nor a suffix."""
-    return "/" in flow or flow.endswith((".yaml", ".yml")) or Path(flow).is_file()
+    return "/" in flow or flow.endswith((".yaml", ".yml")) or is_regular(Path(flow))
 
 
 def read_own_flow(path: Path) -> OwnFlow:
     """Read and lint a flow file. Raises BadInput when it cannot be read."""
     text = _text(path)
-    files = {f"agents/{each.name}": _text(each) for each in sorted(path.parent.glob("agents/*.md"))}
+    agents = sorted(path.parent.glob("agents/*.md"))
+    if len(agents) > MAX_FILES:
+        raise BadInput(
+            "E_FILE",
+            f"{path.parent}/agents has {len(agents)} agents; at most {MAX_FILES} are read",
+            mend="keep those that the flow names beside it",
+        )
+    files = {f"agents/{each.name}": _text(each) for each in agents}
     spec, findings = load_text(str(path), text, files, folders=resolved(settings().settings).flow_paths)
     placed = [
         replace(finding, file=str(path.parent / finding.file)) if finding.file in files else finding
@@ -93,5 +101,5 @@ def _text(path: Path) -> str:
         return read_text(path)
     except OSError as error:
         raise BadInput(
-            "E_FILE", f"{path} cannot be read: {error.strerror}", mend="name an existing flow file"
+            "E_FILE", f"{path} cannot be read: {error.strerror}", mend="name an existing file"
         ) from error

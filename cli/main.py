@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from cli import config, dev, doctor, flows, fork, prune, replay, runs, show, start, tail, verify
+from cli import config, dev, doctor, flows, fork, mcp, prune, replay, runs, show, start, tail, verify
 from cli.session import complain
 from schemas.errors import StepwiseError
 
@@ -42,6 +42,7 @@ app.command("prune")(prune.prune)
 app.command("replay")(replay.replay)
 app.command("config")(config.config)
 app.command("doctor")(doctor.doctor)
+app.command("mcp")(mcp.mcp)
 
 
 @app.callback()

@@ -77,7 +77,7 @@ def _more(text: str) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(
             "BadFlowInput", f"--input is not JSON: {error}", mend="give one JSON object"
         ) from error

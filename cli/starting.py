@@ -19,6 +19,7 @@ from cli.words import SHORT_COMMIT
 from flows.findings import Finding
 from flows.loader import load_flow
 from flows.params import resolve
+from flows.reading import read_text
 from flows.scenarios import find_scenario, known_scenarios, load_scenario
 from flows.values import Value
 from policy.plain import typed
@@ -139,9 +140,11 @@ def scenario_of(scenario: str, spec: FlowSpec | None) -> str | InlineFile:
             refuse_faults(findings)
         return scenario
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput("E_FILE", f"{path} cannot be read: {error}", mend="name a scenario file") from error
+        text = read_text(path)
+    except OSError as error:
+        raise BadInput(
+            "E_FILE", f"{path} cannot be read: {error.strerror}", mend="name a scenario file"
+        ) from error
     _, findings = load_scenario(str(path), text, steps=[step.id for step in spec.steps] if spec else None)
     refuse_faults(findings)
     return InlineFile(name=path.name, text=text)

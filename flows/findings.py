@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -54,12 +55,19 @@ Code = Literal[
 ]
 """Every kind of finding; docs/flows.md says what each means."""
 
+MAX_FINDINGS = 100
+"""How many findings a file gets at most: enough to mend, bounded to say."""
+
 _NEAR = 0.6
+_MAX_SAID = 1_000
+_MAX_WORD = 100
+_MAX_KNOWN = 200
+_MAX_LISTED = 40
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One fault of a file; ``line`` and ``column`` count from 1. Findings sort by place."""
+    """One fault of a file; ``line`` and ``column`` count from 1. Findings sort by place; very long words are cut."""
 
     file: str
     line: int
@@ -67,6 +75,12 @@ class Finding:
     code: Code
     what: str
     mend: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.what) > _MAX_SAID:
+            object.__setattr__(self, "what", f"{self.what[:_MAX_SAID]}…")
+        if len(self.mend) > _MAX_SAID:
+            object.__setattr__(self, "mend", f"{self.mend[:_MAX_SAID]}…")
 
     def __str__(self) -> str:
         """Return one line: ``file:line:column code what -> mend``."""
@@ -94,15 +108,18 @@ def dotted(path: PathInFile) -> str:
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
-    """Return the known word that is most like ``word``, or None if none is near."""
-    close = get_close_matches(word, known, n=1, cutoff=_NEAR)
+    """Return the known word that is most like ``word``, or None if none is near; of very many only some are tried."""
+    tried = list(itertools.islice(known, _MAX_KNOWN))
+    close = get_close_matches(word, tried, n=1, cutoff=_NEAR) if len(word) <= _MAX_WORD else []
     return close[0] if close else None
 
 
 def one_of(word: str, known: Collection[str]) -> str:
-    """Return the mend for a word outside a closed set: the nearest one, and all of them."""
+    """Return the mend for a word outside a closed set: the nearest one, and all of them where they are not very many."""
     if not known:
         return "there is none in this version"
     near = nearest(word, known)
-    listed = f"known: {', '.join(sorted(known))}"
+    names = sorted(known)
+    more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    listed = f"known: {', '.join(names[:_MAX_LISTED])}{more}"
     return f"did you mean {near!r}? {listed}" if near else listed

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from flows.findings import Fault, Finding
+from flows.findings import MAX_FINDINGS, Fault, Finding
 from flows.lint import Surroundings, lint
-from flows.reading import SHIPPED, find_named, names_in, read_text
+from flows.reading import SHIPPED, find_named, names_in, read_found
 from flows.shape import check_shape
 from flows.source import read_source
+from flows.unseen import MEND, unseen, unseen_faults
 from schemas.errors import BadInput
 from schemas.flow import FlowSpec
 
@@ -37,12 +39,17 @@ def find_flow(name: str, folders: Sequence[Path] = ()) -> FlowFile:
     path = find_named("flow", "UnknownFlow", name, [SHIPPED, *folders])
     own = path.parent
     others = [folder for folder in (SHIPPED, *folders) if folder != own]
-    return FlowFile(name, path, read_text(path), (own, *others))
+    return FlowFile(name, path, read_found(path, "flow"), (own, *others))
 
 
 def load_flow(name: str, folders: Sequence[Path] = ()) -> Loaded:
     """Find, check and lint a flow; its ``id`` must be its name. Raises BadInput if there is none."""
-    return _load_found(find_flow(name, folders), folders, chained=True)
+    return load_found(find_flow(name, folders), folders)
+
+
+def load_found(file: FlowFile, folders: Sequence[Path] = ()) -> Loaded:
+    """Check and lint a flow file as it was found: what is checked is the text that is kept."""
+    return _load_found(file, folders, chained=True)
 
 
 def load_text(name: str, text: str, files: Mapping[str, str], *, folders: Sequence[Path] = ()) -> Loaded:
@@ -60,7 +67,13 @@ def _load(file: str, text: str, around: Surroundings, *, own_name: str | None) -
     source, findings = read_source(file, text)
     if source is None:
         return None, findings
-    twice = [source.finding(fault) for fault in _steps_named_twice(source.data)]
+    hidden = unseen(text)
+    if hidden is not None:
+        what = f"character {hidden[1]} turns or hides text"
+        return None, [Finding(file, hidden[0] + 1, 1, "yaml_syntax", what, MEND)]
+    if faults := list(islice(unseen_faults(source.data), MAX_FINDINGS)):
+        return None, sorted(source.finding(fault) for fault in faults)
+    twice = [source.finding(fault) for fault in islice(_steps_named_twice(source.data), MAX_FINDINGS)]
     spec, shape_findings = check_shape(source, FlowSpec)
     # the contract says this too, but not where
     findings += twice + [found for found in shape_findings if not (twice and found.code == "inconsistent")]

@@ -11,6 +11,7 @@ from flows.placeholders import TASK, fill, param_name, sole_param
 from flows.values import EXAMPLES, Value, as_text, fits
 from schemas.errors import BadInput
 from schemas.flow import FlowSpec, Param
+from schemas.run import MAX_SPEC_BYTES
 
 _CODE = "BadFlowInput"
 
@@ -70,17 +71,32 @@ def _bad(name: str, message: str, mend: str) -> BadInput:
 
 
 class _Filler:
+    """Fills in; what it makes of a flow stays as small as a flow that could be kept."""
+
     def __init__(self, values: Mapping[str, Value], task: str) -> None:
         self._values, self._task = values, task
+        self._left = MAX_SPEC_BYTES
 
     def text(self, text: str) -> str:
         return fill(text, self._inside)
+
+    def _taken(self, text: str) -> str:
+        self._left -= len(text)
+        if self._left < 0:
+            raise BadInput(
+                "FlowRefused",
+                f"with the task and the parameters filled in, the flow has more than {MAX_SPEC_BYTES} characters",
+                mend="shorten the longest, or let fewer objectives and commands name it",
+            )
+        return text
 
     def argv(self, where: str, argv: list[Any]) -> list[str]:
         words: list[str] = []
         for element in argv:
             value = self._values.get(sole_param(element) or "")
-            words += value if isinstance(value, list) else [self.text(element)]
+            words += (
+                [self._taken(word) for word in value] if isinstance(value, list) else [self.text(element)]
+            )
         if not words or not words[0]:
             raise BadInput(
                 _CODE, f"{where} is left without a program", mend="give its parameter a value", field="params"
@@ -89,10 +105,10 @@ class _Filler:
 
     def _inside(self, inside: str) -> str:
         if inside == TASK:
-            return self._task
+            return self._taken(self._task)
         value = self._values[param_name(inside) or inside]
         if isinstance(value, list):
             raise BadInput(
                 _CODE, f"{inside} is a list and stands inside a text", mend="lint the flow", field=inside
             )
-        return as_text(value)
+        return self._taken(as_text(value))

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from flows.findings import Finding
 from flows.known import NAME_PATTERN
-from flows.reading import read_text
+from flows.reading import is_regular, read_found
 from flows.shape import check_shape
 from flows.source import MAX_FILE_BYTES, read_source
+from flows.unseen import MEND, unseen, unseen_faults
 from schemas.common import Closed
 from schemas.flow import FlowSpec
 
 _FENCE = "---"
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class PersonaHead(Closed):
@@ -55,8 +57,8 @@ def find_persona(key: str, files: Mapping[str, str], folders: Iterable[Path]) ->
         return PersonaFile(name, files[name])
     for folder in folders:
         path = folder / name
-        if path.is_file():
-            return PersonaFile(str(path), read_text(path))
+        if is_regular(path):
+            return PersonaFile(str(path), read_found(path, "agent"))
     return None
 
 
@@ -83,12 +85,15 @@ def parse_persona(key: str, file: PersonaFile) -> tuple[Persona | None, list[Fin
     if (bad := re.search("[\0\ud800-\udfff\ufffe]", file.text)) is not None:
         line = 1 + file.text.count("\n", 0, bad.start())
         return None, [_bad(file, line, "a character that is no text", "save the file as UTF-8")]
-    lines = file.text.removeprefix("\ufeff").splitlines()
+    if (hidden := unseen(file.text)) is not None:
+        return None, [_bad(file, hidden[0] + 1, f"character {hidden[1]} turns or hides text", MEND)]
+    lines = _LINE_END.split(file.text.removeprefix("\ufeff"))
     if not lines or lines[0].rstrip() != _FENCE or _FENCE not in (line.rstrip() for line in lines[1:]):
         what = "the front matter is missing"
         return None, [_bad(file, 1, what, "begin with `---`, `name:`, `description:`, `---`")]
     end = next(number for number, line in enumerate(lines) if number and line.rstrip() == _FENCE)
     source, findings = read_source(file.file, "\n".join(lines[1:end]), first_line=2)
+    findings += [] if source is None else [source.finding(fault) for fault in unseen_faults(source.data)]
     if source is None or findings:
         return None, findings
     head, findings = check_shape(source, PersonaHead)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from flows.findings import Fault, Finding, PathInFile, one_of
-from flows.reading import SHIPPED, find_named, names_in, read_text
+from flows.findings import MAX_FINDINGS, Fault, Finding, PathInFile, one_of
+from flows.reading import SHIPPED, find_named, names_in, read_found
 from flows.shape import check_shape
 from flows.source import read_source
 from schemas.scenario import Action, Edit, Scenario, Turn
@@ -30,7 +31,7 @@ def known_scenarios(folders: Iterable[Path] = ()) -> list[str]:
 def find_scenario(name: str, folders: Sequence[Path] = ()) -> ScenarioFile:
     """Find a scenario, shipped ones first; BadInput ``UnknownScenario`` names the known ones and the nearest."""
     path = find_named("scenario", "UnknownScenario", name, _inside(folders))
-    return ScenarioFile(name, path, read_text(path))
+    return ScenarioFile(name, path, read_found(path, "scenario"))
 
 
 def load_scenario(
@@ -43,7 +44,7 @@ def load_scenario(
     scenario, shape_findings = check_shape(source, Scenario)
     findings += shape_findings
     if scenario is not None:
-        findings += [source.finding(fault) for fault in _faults(scenario, steps)]
+        findings += [source.finding(fault) for fault in islice(_faults(scenario, steps), MAX_FINDINGS)]
     return (None, sorted(findings)) if findings else (scenario, [])
 
 

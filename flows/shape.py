@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from flows.findings import Code, Fault, Finding, PathInFile, dotted, nearest, one_of
+from flows.findings import MAX_FINDINGS, Code, Fault, Finding, PathInFile, dotted, nearest, one_of
 from flows.source import Source
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -42,6 +42,8 @@ def check_shape(source: Source, model: type[Model]) -> tuple[Model | None, list[
         return model.model_validate(source.data, strict=True), []
     except ValidationError as error:
         errors = error.errors(include_url=False)
+    many = len(errors) > MAX_FINDINGS
+    errors = errors[:MAX_FINDINGS]
     faults, unknown = [], []
     by_place: dict[PathInFile, list[ErrorDetails]] = defaultdict(list)
     for details in errors:
@@ -58,7 +60,7 @@ def check_shape(source: Source, model: type[Model]) -> tuple[Model | None, list[
         else:
             by_place[path].append(details)
     faults += [_wrong_value(path, found) for path, found in by_place.items()]
-    salvaged = None if len(unknown) < len(errors) else _without(source.data, unknown, model)
+    salvaged = None if many or len(unknown) < len(errors) else _without(source.data, unknown, model)
     return salvaged, [source.finding(fault) for fault in faults]
 
 

@@ -20,7 +20,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from flows.findings import Code, Fault, Finding, PathInFile, dotted
+from flows.findings import MAX_FINDINGS, Code, Fault, Finding, PathInFile, dotted
 
 MAX_FILE_BYTES = 128 * 1024
 MAX_DEPTH = 32
@@ -120,8 +120,8 @@ def read_source(file: str, text: str, *, first_line: int = 1) -> tuple[Source | 
         builder.findings.append(_syntax_finding(file, first_line, text, error))
     else:
         source = Source(file, builder.root, builder.values, builder.keys)
-        return source, sorted(builder.findings)
-    return None, sorted(builder.findings)
+        return source, sorted(builder.findings)[:MAX_FINDINGS]
+    return None, sorted(builder.findings)[:MAX_FINDINGS]
 
 
 def _syntax_finding(file: str, first_line: int, text: str, error: YAMLError) -> Finding:

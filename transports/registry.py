@@ -8,7 +8,10 @@ from typing import Final
 
 from schemas.errors import BadInput
 from schemas.settings import WorkerSettings
+from transports.claude_cli import ClaudeCliTransport
+from transports.claude_sdk import ClaudeSdkTransport
 from transports.codex import CodexTransport
+from transports.gemini_cli import GeminiCliTransport
 from transports.port import Availability, Transport
 from transports.stub import StubTransport
 
@@ -22,7 +25,10 @@ def _stub(settings: WorkerSettings) -> Transport:
 
 TRANSPORTS: Final[Mapping[str, Factory]] = MappingProxyType(
     {
+        "claude-cli": lambda _: ClaudeCliTransport(),
+        "claude-sdk": lambda _: ClaudeSdkTransport(),
         "codex": lambda _: CodexTransport(),
+        "gemini-cli": lambda _: GeminiCliTransport(),
         "stub": _stub,
     }
 )

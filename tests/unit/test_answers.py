@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from schemas.questions import OWN_JUDGEMENT, Question, QuestionItem
 from schemas.answers import BadAnswer, checked
+from schemas.questions import OWN_JUDGEMENT, Question, QuestionItem
 
 COLOUR = QuestionItem(question="Red or blue?", header="Colour", options=["red", "blue"])
 PARTS = QuestionItem(question="Which parts?", header="Parts", options=["core", "cli", "2"], multi_select=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from schemas.calls import GateRun, MeasureOut, WorkOut
@@ -74,7 +76,8 @@ def test_what_an_unfinished_attempt_used_counts_and_it_is_partial() -> None:
 
 
 def test_a_run_that_has_not_begun_stands_on_nothing() -> None:
-    state = RunState.model_construct(resolved=None, acquired=None)
+    nothing: dict[str, Any] = {"resolved": None, "acquired": None}
+    state = RunState.model_construct(**nothing)
     with pytest.raises(Refused, match="no flow was resolved"):
         resolved(state)
     with pytest.raises(Refused, match="no workspace was acquired"):

@@ -1,0 +1,90 @@
+"""What find may do beyond finding: run a program on what it found, remove it, write it down. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from policy.command_paths import Ground, check_removal, check_written
+from policy.shell_words import RefusedCommandError, Word, literal, unreadable
+
+EFFECTS: Final = frozenset(
+    {"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf"}
+)
+"""Expressions by which find does more than find."""
+_NAMING: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex"})
+_REMOVING: Final = frozenset({"rm", "rmdir", "unlink", "mv", "shred"})
+
+Check = Callable[[Sequence[Word], Ground], None]
+
+
+def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
+    """Refuse a call of find that removes or writes what it may not; ``check`` judges the programs it runs."""
+    starts = _starts(words)
+    expression = [word.text for word in words]
+    for at, word in enumerate(words):
+        if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
+            command = _command(words, at)
+            if not command:
+                raise unreadable("find runs nothing")
+            if command[0].text.rpartition("/")[2] in _REMOVING:
+                _check_narrow(expression[:at])
+            for start in starts:
+                check([_filled(one, start) for one in command], ground)
+        elif word.text == "-delete":
+            _check_narrow(expression[:at])
+            check_removal([_found(start) for start in starts], ground)
+        elif word.text in EFFECTS:
+            check_written(words[at + 1 : at + 2], ground)
+
+
+def _starts(words: Sequence[Word]) -> list[Word]:
+    """Return where find begins: the words before its expression, the current directory without any."""
+    starts: list[Word] = []
+    for word in words:
+        if word.text in {"-H", "-L", "-P"} or re.fullmatch(r"-O\d|--", word.text):
+            continue
+        if word.text.startswith(("-", "(", "!")):
+            break
+        starts.append(word)
+    return starts or [literal(".")]
+
+
+def _command(words: Sequence[Word], at: int) -> list[Word]:
+    command: list[Word] = []
+    for number, word in enumerate(words[at + 1 :]):
+        if word.text == ";" or (word.text == "+" and number and command[-1].text == "{}"):
+            return command
+        command.append(word)
+    raise unreadable("what find runs is not closed")
+
+
+def _found(start: Word) -> Word:
+    found = literal("/found")
+    return Word(start.text + found.text, start.shape + found.shape)
+
+
+def _filled(word: Word, start: Word) -> Word:
+    """Return the word as find will pass it, with a file under ``start`` for its braces."""
+    if "{}" not in word.text:
+        return word
+    before, _, after = word.text.partition("{}")
+    found, at = _found(start), len(before)
+    return Word(before + found.text + after, word.shape[:at] + found.shape + word.shape[at + 2 :])
+
+
+def _check_narrow(tests: Sequence[str]) -> None:
+    """Refuse to remove what no test names: every alternative needs a name with letters in it, and none says *not*."""
+    named = sum(1 for test, value in itertools.pairwise(tests) if test in _NAMING and re.search(r"\w", value))
+    depth = 0
+    for test in tests:
+        depth += {"(": 1, ")": -1}.get(test, 0)
+        if test in {"!", "-not", ","} or (test in {"-o", "-or"} and depth == 0):
+            named = 0
+            break
+    if named < 1 + sum(test in {"-o", "-or"} for test in tests):
+        raise RefusedCommandError(
+            "E_CMD_REMOVE", "find removes whatever it finds; say by -name what is to go"
+        )

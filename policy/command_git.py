@@ -1,0 +1,321 @@
+"""What an agent may ask of git, by the words alone: a closed list, and what would lose or publish work refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from policy.command_paths import Ground, check_written
+from policy.shell_words import RefusedCommandError, Word
+
+_GLOBAL: Final = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"})
+_ABOUT: Final = frozenset({"--version", "--help", "-h", "-v"})
+
+READING: Final = frozenset(
+    {
+        *(
+            "status",
+            "diff",
+            "log",
+            "show",
+            "blame",
+            "annotate",
+            "grep",
+            "ls-files",
+            "ls-tree",
+            "rev-parse",
+            "rev-list",
+        ),
+        *(
+            "cat-file",
+            "describe",
+            "shortlog",
+            "merge-base",
+            "name-rev",
+            "diff-tree",
+            "diff-index",
+            "diff-files",
+        ),
+        *("for-each-ref", "show-ref", "count-objects", "check-ignore", "check-attr", "whatchanged", "cherry"),
+        *("show-branch", "version", "range-diff", "fsck"),
+    }
+)
+"""Sub-commands that only read, once the options that run or write something are refused."""
+_CHANGING: Final = frozenset(
+    {"add", "commit", "rm", "mv", "apply", "am", "merge", "cherry-pick", "revert", "init", "fetch", "pull"}
+)
+_LISTING: Final = {
+    "config": ("--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"),
+    "worktree": ("list",),
+    "submodule": ("status",),
+    "remote": ("-v", "--verbose", "show", "get-url"),
+    "notes": ("list", "show"),
+    "reflog": ("show", "list", "exists"),
+    "bundle": ("verify", "list-heads"),
+}
+"""Sub-commands of which only some forms are allowed: the first word after them says which."""
+
+_READING_FORMS: Final = {
+    "branch": {"", "-a", "-r", "-v", "-vv", "--all", "--remotes", "--list", "--show-current", "--verbose"},
+    "tag": {"", "-l", "--list", "-n"},
+    "stash": {"list", "show"},
+}
+"""Sub-commands that only read when the first word after them is one of these."""
+
+_RUNS: Final = ("--ext-diff", "--textconv", "--filters", "--open-files-in-pager", "--upload-pack", "--exec")
+_HISTORY: Final = frozenset(
+    {
+        "filter-branch",
+        "filter-repo",
+        "update-ref",
+        "replace",
+        "prune",
+        "gc",
+        "repack",
+        "rebase",
+        "fast-import",
+    }
+)
+_SENDS: Final = frozenset(
+    {"push", "send-pack", "send-email", "request-pull", "http-push", "daemon", "svn", "p4"}
+)
+_FORCING: Final = ("--force", "--force-with-lease", "--force-if-includes", "--mirror", "--delete", "--prune")
+_EVERYTHING: Final = frozenset({".", "./", ":/", ":/:", "*", ":", "..", ":(top)", "/"})
+
+
+def check_git(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse a call of git that is not on the list; ``words`` are those after ``git``."""
+    at = 0
+    while at < len(words) and words[at].text.startswith("-"):
+        text = words[at].text
+        if text in _ABOUT:
+            return
+        if text not in _GLOBAL:
+            raise RefusedCommandError(
+                "E_GIT_GLOBAL_OPTION", f"git {text} before the sub-command; call git without it"
+            )
+        at += 1
+    if at == len(words):
+        return
+    name, rest = words[at], words[at + 1 :]
+    if not name.known or name.pattern:
+        raise RefusedCommandError("E_CMD_DYNAMIC", "which git sub-command runs is only known when it runs")
+    _check_sub(name.text, rest, ground)
+
+
+def check_git_reading(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse every call of git that does more than read."""
+    check_git(words, ground)
+    rest = [word for word in words if word.text not in _GLOBAL]
+    name, operands = (rest[0].text if rest else "--version"), [word.text for word in rest[1:]]
+    if name in READING or name in _LISTING or name in _ABOUT:
+        if any(_is_option(word, "--output") for word in _options(rest[1:])):
+            raise RefusedCommandError("E_CMD_READ_ONLY", "git writes its output to a file")
+        return
+    forms, first = _READING_FORMS.get(name, set[str]()), operands[0] if operands else ""
+    if first in forms and (name != "branch" or first == "--list" or set(operands) <= forms):
+        return
+    raise RefusedCommandError("E_CMD_READ_ONLY", f"git {name} may change something; this session only reads")
+
+
+def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
+    if name in _SENDS:
+        forced = any(_is_option(word, *_FORCING) or word.text.startswith(("-f", "+")) for word in rest)
+        code = "E_GIT_FORCE_PUSH" if forced else "E_GIT_PUSH"
+        raise RefusedCommandError(
+            code, f"git {name} publishes: agents do not, the run delivers its branch itself"
+        )
+    if name in _HISTORY:
+        raise RefusedCommandError(
+            "E_GIT_HISTORY", f"git {name} rewrites or drops history; commit on top instead"
+        )
+    options = _options(rest)
+    for word in options:
+        if _is_option(word, *_RUNS) or (name == "grep" and word.text.startswith("-O")):
+            raise RefusedCommandError("E_GIT_RUNS", f"git {name} {word.text} runs a program")
+        if word.text.startswith(("--output=", "--output-directory=")):
+            check_written([_after_equals(word)], ground)
+        elif _is_option(word, "--output", "--output-directory") and name in READING:
+            raise RefusedCommandError("E_GIT_OPTION", f"git {name} {word.text}: write it as --output=FILE")
+    special = _SPECIAL.get(name)
+    if special is not None:
+        special(options, rest)
+    elif name in _LISTING:
+        first = rest[0].text if rest else ""
+        if first not in _LISTING[name] and (rest or name in {"config", "bundle"}):
+            code = (
+                "E_GIT_CONFIG"
+                if name == "config"
+                else "E_GIT_HISTORY"
+                if name == "reflog"
+                else "E_GIT_COMMAND"
+            )
+            raise RefusedCommandError(
+                code, f"git {name} {first}: only {', '.join(_LISTING[name])} are allowed"
+            )
+    elif name not in READING and name not in _CHANGING:
+        raise RefusedCommandError("E_GIT_COMMAND", f"git {name} is not among what an agent may ask of git")
+
+
+def _reset(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "reset")
+    if any(_is_option(word, "--hard", "--merge", "--keep") for word in options):
+        raise RefusedCommandError(
+            "E_GIT_DISCARD", "git reset --hard loses work; undo the files by name instead"
+        )
+
+
+def _clean(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "clean")
+    if not any(_is_option(word, "--dry-run") or _has_flag(word, "n") for word in options):
+        raise RefusedCommandError(
+            "E_GIT_DISCARD", "git clean removes what git does not keep; remove files by name"
+        )
+
+
+def _checkout(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "checkout")
+    if any(
+        _is_option(word, "--force", "--discard-changes", "--pathspec-from-file") for word in options
+    ) or any(_has_flag(word, flag) for word in options for flag in "fBC"):
+        raise RefusedCommandError(
+            "E_GIT_DISCARD", "it throws changes away or moves a branch; name files instead"
+        )
+    _not_everything(rest)
+
+
+def _restore(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "restore")
+    if any(_is_option(word, "--pathspec-from-file") for word in options):
+        raise RefusedCommandError("E_GIT_DISCARD", "which files it restores is not said here; name them")
+    if not any(_is_option(word, "--staged") or _has_flag(word, "S") for word in options) or any(
+        _is_option(word, "--worktree") or _has_flag(word, "W") for word in options
+    ):
+        _not_everything(rest)
+
+
+def _branch(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "branch")
+    for word in options:
+        if _is_option(
+            word, "--delete", "--force", "--move", "--copy", "--edit-description", "--set-upstream-to"
+        ) or any(_has_flag(word, flag) for flag in "dDfmMcCu"):
+            raise RefusedCommandError(
+                "E_GIT_HISTORY", "git branch deletes, moves or forces a branch; make a new one"
+            )
+
+
+def _tag(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "tag")
+    if any(
+        _is_option(word, "--delete", "--force") or _has_flag(word, "d") or _has_flag(word, "f")
+        for word in options
+    ):
+        raise RefusedCommandError("E_GIT_HISTORY", "git tag deletes or moves a tag; make a new one")
+
+
+def _stash(_options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "stash")
+    first = rest[0].text if rest else "push"
+    if first not in {"push", "list", "show", "pop", "apply", "save"} and not first.startswith("-"):
+        raise RefusedCommandError("E_GIT_DISCARD", f"git stash {first} loses what was put away; keep it")
+
+
+def _commit(options: Sequence[Word], _rest: Sequence[Word]) -> None:
+    for word in options:
+        if _is_option(word, "--amend", "--fixup", "--squash"):
+            raise RefusedCommandError(
+                "E_GIT_HISTORY", "git commit --amend rewrites history; make a new commit"
+            )
+
+
+def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _known(rest, "fetch")
+    odd = [
+        word.text
+        for word in rest
+        if not word.text.startswith("-") and any(char in word.text for char in ":+@")
+    ]
+    if odd or any(
+        _is_option(word, "--force", "--prune") or _has_flag(word, "f") or _has_flag(word, "p")
+        for word in options
+    ):
+        raise RefusedCommandError(
+            "E_GIT_REMOTE", "git fetch and pull take the name of a remote and of a branch only"
+        )
+    if any(word.text.startswith("--rebase") or _has_flag(word, "r") for word in options):
+        raise RefusedCommandError("E_GIT_HISTORY", "git pull --rebase rewrites history; merge instead")
+
+
+def _remove(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    if not any(_is_option(word, "--cached", "--dry-run") for word in options):
+        _not_everything(rest)
+
+
+def _apply(options: Sequence[Word], _rest: Sequence[Word]) -> None:
+    if any(_is_option(word, "--unsafe-paths", "--directory") for word in options):
+        raise RefusedCommandError("E_GIT_OPTION", "git apply changes files outside of where it stands")
+
+
+_SPECIAL: Final[dict[str, Callable[[Sequence[Word], Sequence[Word]], None]]] = {
+    "reset": _reset,
+    "clean": _clean,
+    "checkout": _checkout,
+    "switch": _checkout,
+    "restore": _restore,
+    "branch": _branch,
+    "tag": _tag,
+    "stash": _stash,
+    "commit": _commit,
+    "fetch": _fetch,
+    "pull": _fetch,
+    "rm": _remove,
+    "apply": _apply,
+}
+
+
+def _known(rest: Sequence[Word], name: str) -> None:
+    """Refuse a word before ``--`` that may turn out to be an option."""
+    for word in rest:
+        if word.text == "--":
+            return
+        if word.shape[:1] in {"$", "*", "?", "["}:
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"git {name} takes a word that is only known when it runs"
+            )
+
+
+def _not_everything(rest: Sequence[Word]) -> None:
+    for word in rest:
+        text = word.text.rstrip("/") or "/"
+        if text in _EVERYTHING or text.startswith((":/", ":(", "*")) or set(text) <= set("./*"):
+            raise RefusedCommandError(
+                "E_GIT_DISCARD", f"{word.text} throws away every change; name the files"
+            )
+
+
+def _options(rest: Sequence[Word]) -> list[Word]:
+    """Return the words that git takes for options: those before ``--`` that begin with a hyphen."""
+    found: list[Word] = []
+    for word in rest:
+        if word.text == "--":
+            break
+        if word.text.startswith("-"):
+            found.append(word)
+    return found
+
+
+def _is_option(word: Word, *names: str) -> bool:
+    """Whether a word is one of the long options, written out or cut short as git allows."""
+    given = word.text.partition("=")[0]
+    return len(given) >= len("--x") and any(name.startswith(given) for name in names)
+
+
+def _has_flag(word: Word, flag: str) -> bool:
+    """Whether a cluster of short options has the flag."""
+    return word.text.startswith("-") and not word.text.startswith("--") and flag in word.text[1:]
+
+
+def _after_equals(word: Word) -> Word:
+    at = word.text.index("=") + 1
+    return Word(word.text[at:], word.shape[at:])

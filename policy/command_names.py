@@ -1,0 +1,253 @@
+"""Programs by name: which no agent runs and why, which run another program, and how their options are read. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+REFUSED: Final = (
+    (
+        "E_CMD_PRIVILEGE",
+        "runs as somebody else; agents run as themselves",
+        (
+            "sudo su doas pkexec runuser chroot unshare nsenter setpriv capsh setcap newgrp sg login passwd chpasswd useradd "
+            "userdel usermod groupadd groupdel visudo sudoedit"
+        ),
+    ),
+    (
+        "E_CMD_OUTLIVES",
+        "makes something that lives longer than the run",
+        (
+            "crontab at batch anacron systemctl systemd-run service launchctl loginctl initctl update-rc.d chkconfig "
+            "rc-service rc-update screen tmux byobu dtach abduco start-stop-daemon daemonize"
+        ),
+    ),
+    (
+        "E_CMD_CONTAINER",
+        "reaches beyond the run through a container or a virtual machine",
+        (
+            "docker docker-compose podman podman-compose nerdctl ctr crictl buildah lxc runc crun machinectl virsh vagrant "
+            "kubectl"
+        ),
+    ),
+    (
+        "E_CMD_DEVICE",
+        "works on devices and file systems",
+        (
+            "mount umount mkfs mke2fs mkswap swapon swapoff fdisk sfdisk cfdisk gdisk sgdisk parted wipefs blkdiscard losetup "
+            "cryptsetup dmsetup hdparm badblocks mknod fusermount shred debugfs tune2fs"
+        ),
+    ),
+    (
+        "E_CMD_SYSTEM",
+        "changes the machine",
+        (
+            "shutdown reboot halt poweroff init telinit insmod modprobe rmmod kexec sysctl iptables ip6tables nft ufw "
+            "setenforce timedatectl hostnamectl"
+        ),
+    ),
+    (
+        "E_CMD_KILL",
+        "ends processes that may not be yours; kill yours by its id",
+        "pkill killall killall5 skill xkill",
+    ),
+    (
+        "E_CMD_NETWORK",
+        "opens a way to another machine",
+        "ssh scp sftp nc ncat netcat socat telnet ftp lftp mosh rsh rlogin ssh-copy-id",
+    ),
+    ("E_CMD_PUBLISH", "publishes; the run delivers its work itself", "gh glab hub twine"),
+    (
+        "E_CMD_INTERACTIVE",
+        "waits for a person at a terminal",
+        "vi vim nvim nano emacs pico less more man top htop visudo",
+    ),
+    (
+        "E_CMD_WRAPPER",
+        "runs another program in a way that is not read here; run that program itself",
+        (
+            "strace ltrace script watch parallel flock expect unbuffer rlwrap setarch linux32 linux64 taskset chrt numactl "
+            "prlimit fakeroot proot bwrap firejail entr run-parts dbus-run-session faketime catchsegv run-one chronic ts"
+        ),
+    ),
+    (
+        "E_CMD_SHELL",
+        "is a shell that is not read here; use bash or sh",
+        "zsh fish csh tcsh rc nu elvish xonsh pwsh",
+    ),
+    ("E_CMD_ALIAS", "changes what a name means", "alias complete bind fc enable"),
+)
+"""Per reason: the code, what is said of the program, and the programs."""
+
+_BY_NAME: Final = {name: (code, why) for code, why, names in REFUSED for name in names.split()}
+_BY_SHAPE: Final = (
+    (re.compile(r"mkfs\.\w+"), "E_CMD_DEVICE", "works on devices and file systems"),
+    (re.compile(r"systemd-\w+"), "E_CMD_OUTLIVES", "makes something that lives longer than the run"),
+)
+
+
+def refused(name: str) -> tuple[str, str] | None:
+    """Return the code and the reason for which no agent runs a program, None if there is none."""
+    for shape, code, why in _BY_SHAPE:
+        if shape.fullmatch(name):
+            return code, why
+    return _BY_NAME.get(name)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """How a program that runs another is read: options with a value, those without, and words before the program."""
+
+    valued: str = ""
+    plain: str = ""
+    leading: int = 0
+
+
+WRAPPERS: Final = {
+    "nohup": Wrapper(),
+    "builtin": Wrapper(),
+    "setsid": Wrapper(plain="-c -f -w --ctty --fork --wait"),
+    "nice": Wrapper(valued="-n --adjustment"),
+    "ionice": Wrapper(valued="-c -n --class --classdata", plain="-t --ignore"),
+    "timeout": Wrapper(
+        valued="-s -k --signal --kill-after",
+        plain="-v -f -p --foreground --preserve-status --verbose",
+        leading=1,
+    ),
+    "stdbuf": Wrapper(valued="-i -o -e --input --output --error"),
+    "time": Wrapper(valued="-f --format", plain="-p -v --portability --verbose"),
+    "command": Wrapper(plain="-p"),
+    "exec": Wrapper(valued="-a", plain="-c -l"),
+    "busybox": Wrapper(),
+    "toybox": Wrapper(),
+}
+"""Programs that run the rest of their words."""
+
+XARGS: Final = Wrapper(
+    valued="-I -L -n -P -s -d -E -a --replace --max-lines --max-args --max-procs --max-chars --delimiter --arg-file --eof",
+    plain="-0 -r -t -x -i -e -l --null --no-run-if-empty --verbose --exit --open-tty -o",
+)
+ENV: Final = Wrapper(
+    valued="-u --unset",
+    plain="- -i -0 -v --ignore-environment --null --debug",
+)
+
+SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "rbash"})
+SHELL_OPTIONS: Final = re.compile(r"[-+][abefhklmnpuvxBCEHPTil]*")
+"""Short options of shells that take no value, ``c``, ``s`` and ``o`` aside."""
+
+RUNNERS: Final = frozenset(
+    [
+        "uv",
+        "poetry",
+        "pipenv",
+        "hatch",
+        "pdm",
+        "rye",
+        "conda",
+        "mamba",
+        "micromamba",
+        "npx",
+        "npm",
+        "pnpm",
+        "yarn",
+        "bunx",
+        "bun",
+        "pipx",
+        "mise",
+        "asdf",
+        "direnv",
+        "xvfb-run",
+        "dotenv",
+        "bundle",
+        "coverage",
+        "tox",
+        "nox",
+        "fd",
+        "fdfind",
+        "rg",
+    ]
+)
+"""Programs that may run another one by their later words."""
+
+INTERPRETERS: Final = frozenset(
+    [
+        "python",
+        "python2",
+        "python3",
+        "pypy",
+        "pypy3",
+        "node",
+        "nodejs",
+        "deno",
+        "perl",
+        "ruby",
+        "php",
+        "lua",
+        "awk",
+        "gawk",
+        "mawk",
+        "Rscript",
+        "tclsh",
+        "sed",
+        "tar",
+    ]
+)
+"""Programs whose own language is not read here, but for plain signs of destruction."""
+
+PUBLISHING: Final = {
+    **dict.fromkeys(
+        ["npm", "pnpm", "yarn", "cargo", "poetry", "uv", "flit", "hatch", "pdm", "bun", "lerna"], ("publish",)
+    ),
+    "gem": ("push", "yank"),
+    "mvn": ("deploy",),
+    "gradle": ("publish",),
+}
+"""Sub-commands that put a package where others get it."""
+
+SAID_FIRST: Final = frozenset({"sed", "awk", "gawk", "mawk", "tar"})
+"""Interpreters whose program is always among their words."""
+SAID_OPTIONS: Final = frozenset({"-c", "-e", "-m", "-p", "-V", "--version"})
+"""Options of interpreters that say what they run."""
+
+NETWORKED: Final = frozenset({"curl", "wget", "aria2c", "http", "https", "xh", "lynx", "fetch"})
+
+UNSAFE_NAMES: Final = frozenset(
+    [
+        "BASH_ENV",
+        "ENV",
+        "SHELLOPTS",
+        "BASHOPTS",
+        "PS4",
+        "PROMPT_COMMAND",
+        "PAGER",
+        "MANPAGER",
+        "EDITOR",
+        "VISUAL",
+        "LESSOPEN",
+        "LESSCLOSE",
+        "NODE_OPTIONS",
+        "PYTHONSTARTUP",
+        "PERL5OPT",
+        "PERL5LIB",
+        "RUBYOPT",
+        "JAVA_TOOL_OPTIONS",
+        "BROWSER",
+    ]
+)
+"""Names that make other programs run something."""
+UNSAFE_PREFIXES: Final = ("GIT_", "LD_", "DYLD_", "STEPWISE_", "BASH_FUNC_")
+HARMLESS_VALUES: Final = frozenset({"", "cat", "true", "0", "1"})
+"""Values of pagers, editors and switches that run nothing new."""
+READ_ONLY_NAMES: Final = frozenset({"CI", "NO_COLOR", "LC_ALL", "IFS"})
+"""Names that a session that only reads may set."""
+
+EMBEDDED: Final = re.compile(
+    r"\brm\s+(?:-\S+\s+)*-\w*[rR]\w*\s+(?:-\S+\s+)*(?:[/~*]|\$HOME|\$\{HOME\}|\.\.)(?:[\s'\"/*;)]|$)"
+    r"|:\s*\(\s*\)\s*\{\s*:\s*\|"
+    r"|\bmkfs(?:\.\w+)?\s+/dev/"
+    r"|\bof=/dev/(?!null|zero|stdout|stderr)"
+    r"|\bgit\s+push\b.*(?:--force|\s-f\b)"
+)
+"""Plain signs of destruction in a text that some other language runs."""

@@ -1,0 +1,194 @@
+"""Where a command's paths lead, by their text alone: inside the workspace, out of it, or to what is protected. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final
+
+from policy.shell_words import RefusedCommandError, Script, Word
+
+PROTECTED: Final = (".git", ".gitconfig", ".claude", ".mcp.json", ".vscode", ".idea", ".env")
+"""Names within a workspace that decide what runs later, or hold secrets: no agent writes them."""
+
+_HARMLESS: Final = frozenset(
+    {"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/tty", "/dev/zero"}
+)
+_TEMPORARY: Final = "${TMPDIR}/"
+_HERE: Final = "${PWD}/"
+_GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
+_CLASS: Final = re.compile(r"\[[^\]]*\]")
+
+_WRITES_NAMES: Final = frozenset(
+    {
+        "read",
+        "mapfile",
+        "readarray",
+        "getopts",
+        "printf",
+        "declare",
+        "typeset",
+        "local",
+        "export",
+        "unset",
+        "let",
+    }
+)
+_WRITES_ANY: Final = frozenset({"eval", "source", ".", "trap"})
+_MAX_VALUES: Final = 64
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the words of a command line are judged against.
+
+    ``workspace`` is its absolute path, empty when it is not known; ``away`` says that the command line leaves it;
+    ``values`` holds what each name may be worth, a name that is not in it may be worth anything.
+    """
+
+    workspace: str = ""
+    away: bool = False
+    posix: bool = False
+    depth: int = 0
+    values: dict[str, list[Word]] = field(default_factory=dict)
+    networked: bool = False
+
+
+def known_values(script: Script) -> dict[str, list[Word]]:
+    """Return what the names of a script may be worth, leaving out every name that something else may set."""
+    values = {name: list(words) for name, words in script.values.items()}
+    for command in script.commands:
+        first = command.words[0].text if command.words else ""
+        if first in _WRITES_ANY:
+            return {}
+        if first in _WRITES_NAMES:
+            for word in command.words[1:]:
+                if "=" not in word.text:
+                    values.pop(word.text.partition("[")[0], None)
+    if "IFS" in values:
+        return {}
+    return {name: words for name, words in values.items() if all(word.known for word in words)}
+
+
+def texts(word: Word, ground: Ground) -> list[str] | None:
+    """Return every text that a word may become, None when that is only known when it runs."""
+    if word.known:
+        return [word.text]
+    names = word.variables
+    if names is None:
+        return None
+    names = tuple(name for name in dict.fromkeys(names) if not (name in _GIVEN and name not in ground.values))
+    worth = [ground.values.get(name) for name in names]
+    if not all(worth):
+        return None
+    choices = list(itertools.islice(itertools.product(*(one for one in worth if one)), _MAX_VALUES + 1))
+    if len(choices) > _MAX_VALUES:
+        return None
+    found: list[str] = []
+    for choice in choices:
+        chosen = {name: one.text for name, one in zip(names, choice, strict=True)}
+        text = word.text
+        for name, worth_now in chosen.items():
+            text = text.replace(f"${{{name}}}", worth_now)
+        found.extend([text, *(text.split() if len(text.split()) > 1 else ())])
+    return found
+
+
+def check_removal(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse to remove what is outside the workspace, all of it, or what is protected in it."""
+    for word in words:
+        found = texts(word, ground)
+        if found is None:
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"what {_shown(word)} removes is only known when it runs; write the path out"
+            )
+        for text in found:
+            path = inside(text, ground)
+            if path is None or ground.away:
+                raise RefusedCommandError(
+                    "E_CMD_REMOVE", f"{text} is outside the workspace; remove only what is inside"
+                )
+            _check_protected(text, path)
+            if not any(_says_something(part) for part in path.split("/")):
+                raise RefusedCommandError(
+                    "E_CMD_REMOVE", f"{text} is the whole workspace; name what is to go"
+                )
+
+
+def check_written(words: Iterable[Word], ground: Ground, *, unknown: bool = False) -> None:
+    """Refuse to write outside the workspace and temporary files, to devices, and to what is protected.
+
+    ``unknown`` lets words pass whose text is only known when they run.
+    """
+    for word in words:
+        found = texts(word, ground)
+        if found is None:
+            if unknown:
+                continue
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"where {_shown(word)} writes is only known when it runs; write the path out"
+            )
+        for text in found:
+            _check_written(text, ground)
+
+
+def _check_written(text: str, ground: Ground) -> None:
+    path = inside(text, ground)
+    if path is not None and not (ground.away and not text.startswith("/")):
+        _check_protected(text, path)
+        return
+    plain = posixpath.normpath(text)
+    if plain.startswith(("/dev/tcp", "/dev/udp")):
+        raise RefusedCommandError("E_CMD_NETWORK", f"{text} is a connection, not a file")
+    if plain in _HARMLESS or plain.startswith("/dev/fd/"):
+        return
+    if plain.startswith(("/dev/", "/sys/", "/proc/")):
+        raise RefusedCommandError("E_CMD_DEVICE", f"{text} is a device or the system's own")
+    if plain.startswith(("/tmp/", _TEMPORARY)):  # noqa: S108 - judged, not opened
+        _check_protected(text, plain)
+        return
+    raise RefusedCommandError(
+        "E_CMD_OUTSIDE", f"{text} is outside the workspace; write inside it or under /tmp"
+    )
+
+
+def inside(text: str, ground: Ground) -> str | None:
+    """Return a path relative to the workspace, normalised, or None when it leads out of it."""
+    if text.startswith(_HERE) or text == _HERE[:-1]:
+        text = text[len(_HERE) :]
+    if text.startswith(("~", "${")):
+        return None
+    path = posixpath.normpath(text or ".")
+    if path.startswith("/"):
+        root = posixpath.normpath(ground.workspace) if ground.workspace else ""
+        if not root or not (path == root or path.startswith(f"{root}/")):
+            return None
+        return path[len(root) :].strip("/") or "."
+    return None if path == ".." or path.startswith("../") else path
+
+
+def leaves(word: Word | None, ground: Ground) -> bool:
+    """Whether changing to a directory leaves the workspace, or may."""
+    found = None if word is None else texts(word, ground)
+    return found is None or any(text in {"-", ""} or inside(text, ground) is None for text in found)
+
+
+def _check_protected(text: str, path: str) -> None:
+    for part in path.split("/"):
+        lowered = part.lower()
+        if lowered in PROTECTED or (
+            part[:1] in {".", "["} and any(fnmatchcase(one, lowered) for one in PROTECTED)
+        ):
+            raise RefusedCommandError("E_PATH_PROTECTED", f"{text} is protected: no agent writes it")
+
+
+def _says_something(part: str) -> bool:
+    return re.search(r"\w", _CLASS.sub("", part)) is not None
+
+
+def _shown(word: Word) -> str:
+    return word.text if len(word.text) <= 80 else f"{word.text[:79]}…"  # noqa: PLR2004 - enough to be known by

@@ -1,0 +1,362 @@
+"""What each simple command may do, whatever stands before it to run it. Pure; the first rule that refuses ends it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from policy import command_files as files
+from policy import command_names as names
+from policy.command_find import check_find
+from policy.command_git import check_git
+from policy.command_paths import Ground, check_written, known_values, leaves, texts
+from policy.shell import RESERVED, read_script
+from policy.shell_words import Command, RefusedCommandError, Script, Word, opened, unreadable
+
+_WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
+_DESCRIPTOR: Final = re.compile(r"\d+-?|-")
+_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)\+?=", re.ASCII)
+
+
+def check_script(text: str, ground: Ground) -> None:
+    """Refuse a shell's text of which any command may not run; ``ground.depth`` says how deep it stands in others."""
+    script = read_script(text, posix=ground.posix, depth=ground.depth)
+    _check_functions(script)
+    ground = replace(
+        ground,
+        values=known_values(script),
+        networked=ground.networked or any(_program(one) in names.NETWORKED for one in script.commands),
+    )
+    ground = replace(ground, away=ground.away or any(_leaves(one, ground) for one in script.commands))
+    for command in script.commands:
+        check_command(command, ground)
+
+
+def check_command(command: Command, ground: Ground) -> None:
+    """Refuse a simple command that may not run, with its assignments and redirections."""
+    for name, value in command.assignments:
+        _check_name(name, value)
+    for redirect in command.redirects:
+        if redirect.operator in _WRITING:
+            if redirect.operator == ">&" and _DESCRIPTOR.fullmatch(redirect.target.text):
+                continue
+            check_written([redirect.target], ground)
+        elif redirect.target.text.startswith(("/dev/tcp", "/dev/udp")):
+            raise RefusedCommandError("E_CMD_NETWORK", f"{redirect.target.text} is a connection, not a file")
+    if command.words:
+        check_words(command.words, ground, fed=_fed(command))
+
+
+def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = None) -> None:
+    """Refuse a program with its arguments; ``fed`` is the text that stands as its input in the command line."""
+    if ground.depth > 2 * _MAX_NESTED:
+        raise RefusedCommandError("E_LIMIT_COMMAND", "programs run programs too deep")
+    first = words[0]
+    if not first.known or first.pattern or first.text.startswith("~"):
+        raise RefusedCommandError(
+            "E_CMD_DYNAMIC", "which program runs is only known when it runs; write its name out"
+        )
+    name = posixpath.basename(first.text.rstrip("/"))
+    if name in RESERVED and first.text == name:
+        raise unreadable("a word of the shell's own is written so that it is none")
+    if not name or name.startswith("-") or any(char in first.text for char in "\\{}="):
+        raise unreadable("a program has an odd name")
+    found = names.refused(name)
+    if found is not None:
+        raise RefusedCommandError(found[0], f"{name} {found[1]}")
+    rest = words[1:]
+    ground = replace(ground, depth=ground.depth + 1)
+    if name in names.WRAPPERS:
+        _check_wrapped(name, rest, ground, fed)
+    elif name in names.SHELLS:
+        _check_shell(name, rest, ground, fed)
+    elif (rule := _RULES.get(name)) is not None:
+        rule(rest, ground)
+    if name in names.RUNNERS:
+        _check_runner(rest, ground)
+    if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
+        _check_interpreter(name, rest, ground, fed)
+    if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
+        raise RefusedCommandError(
+            "E_CMD_PUBLISH", f"{name} publishes a package; the run delivers its work itself"
+        )
+
+
+_MAX_NESTED: Final = 12
+
+
+def _program(command: Command) -> str:
+    return posixpath.basename(command.words[0].text) if command.words else ""
+
+
+def _fed(command: Command) -> Word | None:
+    """Return the text that a here document or a here string feeds a command, None without one."""
+    for redirect in reversed(command.redirects):
+        if redirect.operator == "<<":
+            return redirect.body[0] if redirect.body else opened()
+        if redirect.operator == "<<<":
+            return redirect.target
+    return None
+
+
+def _leaves(command: Command, ground: Ground) -> bool:
+    if _program(command) not in {"cd", "pushd", "popd"}:
+        return False
+    operands = [word for word in command.words[1:] if word.text == "-" or not word.text.startswith("-")]
+    return leaves(operands[0] if operands else None, ground)
+
+
+def _check_functions(script: Script) -> None:
+    """Refuse functions that run themselves, by whatever way round: the only use of that in one line is to multiply."""
+    runs: dict[str, set[str]] = {}
+    for name, spans in script.functions.items():
+        for start, end in spans:
+            runs.setdefault(name, set()).update(
+                word.text
+                for one in script.commands[start:end]
+                for word in one.words
+                if word.text in script.functions
+            )
+    for name in runs:
+        reached, todo = set[str](), [name]
+        while todo:
+            for one in sorted(runs.get(todo.pop(), ())):
+                if one == name:
+                    raise RefusedCommandError("E_CMD_FORK_BOMB", f"the function {name} runs itself")
+                if one not in reached:
+                    reached.add(one)
+                    todo.append(one)
+
+
+def _check_name(name: str, value: Word) -> None:
+    unsafe = name in names.UNSAFE_NAMES or name.startswith(names.UNSAFE_PREFIXES)
+    if unsafe and not (
+        value.known and value.text in names.HARMLESS_VALUES and not name.startswith(("LD_", "DYLD_"))
+    ):
+        raise RefusedCommandError(
+            "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
+        )
+
+
+def _check_exported(words: Sequence[Word], _ground: Ground) -> None:
+    for word in words:
+        found = _ASSIGNED.match(word.shape)
+        if found is not None:
+            _check_name(found[1], Word(word.text[found.end() :], word.shape[found.end() :]))
+        elif _ASSIGNED.match(word.text):
+            _check_name(word.text.partition("=")[0].rstrip("+"), opened())
+
+
+def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) -> int:
+    """Return where the words after a program's options begin; refuse an option that is not known."""
+    valued, plain, at = wrapper.valued.split(), wrapper.plain.split(), 0
+    while at < len(words) and words[at].text.startswith("-"):
+        word = words[at]
+        text = word.text
+        at += 1
+        if text == "--":
+            break
+        if text in valued:
+            at += 1
+        elif not _is_read(word, valued, plain) and not (program == "nice" and re.fullmatch(r"-\d+", text)):
+            raise unreadable(f"{program} has the option {text}, which is not read here")
+    return at
+
+
+def _is_read(word: Word, valued: Sequence[str], plain: Sequence[str]) -> bool:
+    """Whether a word is one option with its value in it, or options without values."""
+    if word.text.startswith("--"):
+        return word.text in plain or word.text.partition("=")[0] in valued
+    if word.text in plain or word.text[:2] in valued:
+        return True
+    return word.known and all(f"-{flag}" in plain for flag in word.text[1:])
+
+
+def _check_wrapped(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
+    if name == "command" and words and words[0].text in {"-v", "-V", "-pv", "-pV"}:
+        return
+    wrapper = names.WRAPPERS[name]
+    at = _options_end(words, wrapper, name) + wrapper.leading
+    if at < len(words):
+        check_words(words[at:], ground, fed=fed)
+
+
+def _check_env(words: Sequence[Word], ground: Ground) -> None:
+    at = _options_end(words, names.ENV, "env")
+    while at < len(words) and (found := _ASSIGNED.match(words[at].text)):
+        _check_name(found[1], Word(words[at].text[found.end() :], words[at].shape[found.end() :]))
+        at += 1
+    if at < len(words):
+        check_words(words[at:], ground)
+
+
+def _check_xargs(words: Sequence[Word], ground: Ground) -> None:
+    at = _options_end(words, names.XARGS, "xargs")
+    marks = ["{}"]
+    for number, word in enumerate(words[:at]):
+        if word.text.startswith("-I"):
+            marks.append(word.text[2:] or words[number + 1].text)
+        elif word.text.startswith(("--replace=", "-i")):
+            marks.append(word.text.partition("=")[2] or word.text[2:])
+    filled = [opened() if any(mark and mark in one.text for mark in marks) else one for one in words[at:]]
+    if filled:
+        check_words([*filled, opened()], ground)
+
+
+def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
+    posix = name not in {"bash", "rbash"}
+    at, commanded = 0, False
+    while at < len(words) and words[at].text.startswith(("-", "+")):
+        text = words[at].text
+        at += 1
+        if text in {"--", "-"}:
+            break
+        if text in {"--login", "--noprofile", "--norc", "--posix", "--verbose"}:
+            posix = posix or text == "--posix"
+            continue
+        commanded = commanded or (text.startswith("-") and "c" in text)
+        if "s" in text and not commanded:
+            raise _sent(name)
+        if (
+            names.SHELL_OPTIONS.fullmatch(text.replace("c", "").replace("o", "")) is None
+            or not words[at - 1].known
+        ):
+            raise unreadable(f"{name} has the option {text}, which is not read here")
+        at += text.count("o")
+    ground = replace(ground, posix=posix)
+    if commanded:
+        if at >= len(words):
+            raise unreadable(f"{name} -c has no command line")
+        _check_texts([words[at]], ground, f"what {name} -c runs")
+    elif at < len(words):
+        _check_file(words[at], ground)
+    elif fed is not None:
+        _check_texts([fed], ground, f"what {name} reads")
+    else:
+        raise _sent(name)
+
+
+def _sent(name: str) -> RefusedCommandError:
+    return RefusedCommandError(
+        "E_CMD_PIPE_TO_SHELL",
+        f"{name} runs what it is sent, which is not read here; save it, read it, run the file",
+    )
+
+
+def _check_texts(words: Sequence[Word], ground: Ground, what: str) -> None:
+    """Judge words as a script of their own."""
+    if not all(word.known for word in words):
+        raise RefusedCommandError("E_CMD_DYNAMIC", f"{what} is only known when it runs; write it out")
+    check_script(" ".join(word.text for word in words), replace(ground, depth=ground.depth + 1, values={}))
+
+
+def _check_eval(words: Sequence[Word], ground: Ground) -> None:
+    if any(word.pattern for word in words):
+        raise RefusedCommandError("E_CMD_DYNAMIC", "what eval runs is only known when it runs; write it out")
+    _check_texts(words, ground, "what eval runs")
+
+
+def _check_trap(words: Sequence[Word], ground: Ground) -> None:
+    operands = [word for word in words if word.text != "--"]
+    if len(operands) > 1 and operands[0].text not in {"-", "-l", "-p"}:
+        _check_texts(operands[:1], ground, "what trap runs")
+
+
+def _check_source(words: Sequence[Word], ground: Ground) -> None:
+    if words:
+        _check_file(words[0], ground)
+
+
+def _check_file(word: Word, ground: Ground) -> None:
+    """Refuse to run as a script what is no file, or a file that is only known when it runs."""
+    found = texts(word, ground)
+    if found is None:
+        raise RefusedCommandError(
+            "E_CMD_DYNAMIC", "which script runs is only known when it runs; write its name out"
+        )
+    if any(posixpath.normpath(one).startswith(("/dev/", "/proc/")) for one in found):
+        raise RefusedCommandError("E_CMD_PIPE_TO_SHELL", f"{word.text} is no file of commands")
+
+
+def _check_runner(words: Sequence[Word], ground: Ground) -> None:
+    """Judge every word of a runner that is a program with rules as the beginning of a command."""
+    for at, word in enumerate(words):
+        name = posixpath.basename(word.text)
+        if word.text in {"-x", "-X", "--exec", "--exec-batch", "--pre", "--hostname-bin"} and at + 1 < len(
+            words
+        ):
+            check_words(words[at + 1 :], ground)
+        elif (
+            name in _RULES
+            or name in names.SHELLS
+            or name in names.WRAPPERS
+            or (
+                names.refused(name) is not None
+                and at > 0
+                and words[at - 1].text in {"run", "exec", "--", "x"}
+            )
+        ):
+            check_words(words[at:], ground)
+
+
+def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
+    for word in (*words, *([fed] if fed else ())):
+        if names.EMBEDDED.search(word.text):
+            raise RefusedCommandError(
+                "E_CMD_EMBEDDED", f"{name} is given a text that destroys: {word.text[:80]}"
+            )
+    operands = [word for word in words if not word.text.startswith("-") or word.text == "-"]
+    silent = not operands or operands[0].text in {"-", "/dev/stdin"} or not operands[0].known
+    said = name in names.SAID_FIRST or any(word.text in names.SAID_OPTIONS for word in words)
+    if ground.networked and silent and fed is None and not said:
+        raise _sent(name)
+    if name == "sed" and any(re.match(r"-\w*i|--in-place", word.text) for word in words):
+        check_written(operands[1:] or operands, ground, unknown=True)
+
+
+def _check_kill(words: Sequence[Word], _ground: Ground) -> None:
+    targets = [one.text for one in words]
+    if targets and targets[0] in {"-s", "-n", "--signal"}:
+        targets = targets[2:]
+    elif targets and targets[0].startswith("-") and targets[0] != "--" and len(targets) > 1:
+        targets = targets[1:]
+    for target in targets:
+        if target in {"-1", "0", "1", "-0"}:
+            raise RefusedCommandError("E_CMD_KILL", f"kill {target} ends processes that are not yours")
+
+
+def _check_hash(words: Sequence[Word], _ground: Ground) -> None:
+    if any(one.text.startswith("-p") for one in words):
+        raise RefusedCommandError("E_CMD_ALIAS", "hash -p changes what a name means")
+
+
+def _check_found(words: Sequence[Word], ground: Ground) -> None:
+    check_find(words, ground, check_words)
+
+
+_RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
+    "git": check_git,
+    "find": _check_found,
+    "xargs": _check_xargs,
+    "env": _check_env,
+    "eval": _check_eval,
+    "trap": _check_trap,
+    "source": _check_source,
+    ".": _check_source,
+    **dict.fromkeys(("export", "declare", "typeset", "local", "readonly"), _check_exported),
+    **dict.fromkeys(("rm", "rmdir", "unlink", "rimraf", "trash"), files.check_remove),
+    "mv": files.check_move,
+    **dict.fromkeys(("cp", "install", "ln"), files.check_copy),
+    "rsync": files.check_rsync,
+    **dict.fromkeys(("touch", "mkdir"), files.check_made),
+    "tee": files.check_tee,
+    "truncate": files.check_truncate,
+    "dd": files.check_dd,
+    "chmod": files.check_chmod,
+    **dict.fromkeys(("chown", "chgrp"), files.check_chown),
+    "kill": _check_kill,
+    "hash": _check_hash,
+}

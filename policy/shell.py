@@ -1,0 +1,310 @@
+"""A shell's text as the simple commands in it, however deep they stand. Pure, and closed: what is not certain is refused.
+
+It reads bash and POSIX sh. It does not build a tree: structure only matters where it decides what is a command and what
+is data. Where shells differ, or a text is legal but obscure, it refuses rather than guesses.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policy.shell_chars import Cursor
+from policy.shell_words import (
+    Command,
+    Redirect,
+    RefusedCommandError,
+    Script,
+    Word,
+    braces,
+    literal,
+    opened,
+    unreadable,
+)
+
+MAX_COMMANDS: Final = 256
+"""Simple commands in one text, nested ones included; more are refused, not skipped."""
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?\+?=")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION: Final = re.compile(r"[^\s$`'\"\\/(){}<>|&;*?\[~=-][^\s$`'\"\\/(){}<>|&;*?\[~=]*")
+_REDIRECT: Final = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|>>|>\||>&|<|>)|(&>>|&>)")
+_OPERATORS: Final = ("&&", "||", "|&", ";", "|", "&")
+_ITEM_ENDS: Final = (";;&", ";;", ";&")
+_GLUE: Final = frozenset({"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "!"})
+_LOOPS: Final = frozenset({"for", "select"})
+_MISPLACED: Final = frozenset({"coproc", "}", "esac", "in", "]]"})
+RESERVED: Final = frozenset({*_GLUE, *_LOOPS, *_MISPLACED, "{", "[[", "case", "function", "time"})
+"""Words of the shell's own; one that was read as a program's name was written so that it would be."""
+_DECLARING: Final = frozenset({"declare", "local", "export", "readonly", "typeset"})
+_BASH_ONLY: Final = frozenset({"[[", "((", "select", "function"})
+_WAITING: Final = "&&", "||", "|", "|&"
+
+
+def read_script(text: str, *, posix: bool = False, depth: int = 0) -> Script:
+    """Return every simple command of ``text``; raise RefusedCommandError when it cannot be read with certainty.
+
+    ``posix`` says that sh runs it: what only bash knows is refused, since sh would take it for something else.
+    """
+    script = Script()
+    _read(Cursor(text, posix=posix, depth=depth, script=script, read=_read), "")
+    return script
+
+
+def _read(at: Cursor, closer: str) -> None:
+    _Reader(at).commands(closer)
+
+
+class _Reader:
+    """Reads commands at a cursor, adding each to the script."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.at = cursor
+        self.script = cursor.script
+
+    def commands(self, closer: str) -> None:
+        """Read commands up to ``closer`` (a parenthesis, a brace, the end of a case item, or the end of the text)."""
+        at = self.at
+        at.deeper()
+        needed, seen = False, False
+        while True:
+            at.blanks(newlines=not seen or needed)
+            if at.ended:
+                if closer or needed:
+                    raise unreadable("the command line ends before it is complete")
+                at.finish()
+                break
+            if at.peek("\n"):
+                at.newline()
+                seen = False
+                continue
+            if closer == "esac" and at.sees(*_ITEM_ENDS):
+                if needed:
+                    raise unreadable("an operator has no command after it")
+                break
+            if at.peek(")"):
+                if closer != ")" or needed:
+                    raise unreadable("a parenthesis closes nothing")
+                at.skip(1)
+                break
+            if at.match(_REDIRECT) is None and (operator := at.takes(*_OPERATORS)):
+                if not seen or needed or (at.posix and operator == "|&"):
+                    raise unreadable("an operator has no command before it")
+                needed = operator in _WAITING
+                seen = needed
+                continue
+            if self._closes(closer):
+                if needed:
+                    raise unreadable("an operator has no command after it")
+                break
+            self._command()
+            needed, seen = False, True
+        at.shallower()
+
+    def _closes(self, closer: str) -> bool:
+        wanted = {"}": "}", "esac": "esac"}.get(closer, "")
+        return bool(wanted) and self.at.keyword(wanted)
+
+    def _command(self) -> None:
+        at = self.at
+        if at.peek("(("):
+            self._bash_only("((")
+            at.arithmetic(2)
+        elif at.peek("("):
+            at.skip(1)
+            self.commands(")")
+        elif at.keyword("{"):
+            self.commands("}")
+        elif at.keyword_of(_GLUE) is not None:
+            pass
+        elif not at.posix and at.keyword("time"):
+            at.blanks()
+            while at.keyword("-p") or at.keyword("--"):
+                at.blanks()
+        elif (kind := at.keyword_of(_LOOPS)) is not None:
+            self._loop(kind)
+        elif at.keyword("case"):
+            self._case()
+        elif at.keyword("function"):
+            self._bash_only("function")
+            at.blanks()
+            self._function(at.plain_word())
+        elif at.keyword("[["):
+            self._bash_only("[[")
+            self._condition()
+        elif at.keyword_of(_MISPLACED) is not None:
+            raise unreadable("a word of the shell's own stands where a command is expected")
+        else:
+            self._simple()
+
+    def _bash_only(self, what: str) -> None:
+        if self.at.posix and what in _BASH_ONLY:
+            raise unreadable(f"{what} is not known to every shell")
+
+    def _loop(self, kind: str) -> None:
+        at = self.at
+        self._bash_only(kind)
+        at.blanks()
+        if at.peek("(("):
+            self._bash_only("((")
+            at.arithmetic(2)
+            return
+        name = at.plain_word()
+        if _NAME.fullmatch(name) is None:
+            raise unreadable(f"{kind} has no name after it")
+        at.blanks(newlines=True)
+        if not at.keyword("in"):
+            self.script.values.setdefault(name, []).append(opened())
+            return
+        while True:
+            at.blanks()
+            if at.ended or at.peek("\n") or at.peek(";"):
+                return
+            for word in braces(at.word()):
+                self.script.values.setdefault(name, []).append(word)
+
+    def _case(self) -> None:
+        at = self.at
+        at.deeper()
+        at.blanks()
+        at.word()
+        at.blanks(newlines=True)
+        if not at.keyword("in"):
+            raise unreadable("case has no in")
+        while True:
+            at.blanks(newlines=True)
+            if at.keyword("esac"):
+                break
+            self._patterns()
+            self.commands("esac")
+            if not at.takes(*_ITEM_ENDS):
+                break
+        at.shallower()
+
+    def _patterns(self) -> None:
+        at = self.at
+        if at.peek("("):
+            at.skip(1)
+        while True:
+            at.blanks()
+            at.word()
+            at.blanks()
+            if at.takes(")"):
+                return
+            if not at.takes("|"):
+                raise unreadable("a pattern of case is not closed")
+
+    def _function(self, name: str) -> None:
+        at = self.at
+        if _FUNCTION.fullmatch(name) is None:
+            raise unreadable("a function has an odd name")
+        at.blanks()
+        if at.takes("("):
+            at.blanks()
+            if not at.takes(")"):
+                raise unreadable("a function has something between its parentheses")
+        at.blanks(newlines=True)
+        start = len(self.script.commands)
+        if at.keyword("{"):
+            self.commands("}")
+        elif at.peek("(") and not at.peek("(("):
+            at.skip(1)
+            self.commands(")")
+        else:
+            raise unreadable("a function has no body in braces")
+        self.script.functions.setdefault(name, []).append((start, len(self.script.commands)))
+
+    def _condition(self) -> None:
+        """Read ``[[ … ]]``, of which only what it expands can run anything."""
+        at = self.at
+        while True:
+            at.blanks(newlines=True)
+            if at.ended:
+                raise unreadable("[[ is not closed")
+            if at.keyword("]]"):
+                return
+            if at.takes("&&", "||", "(", ")", "|") or (not at.process() and at.takes("<", ">")):
+                continue
+            at.word()
+
+    def _simple(self) -> None:
+        at, words, assignments, redirects = self.at, list[Word](), list[tuple[str, Word]](), list[Redirect]()
+        while True:
+            at.blanks()
+            if at.ended:
+                break
+            found = at.match(_REDIRECT)
+            if found is not None and not at.process():
+                redirects.append(self._redirect(found))
+                continue
+            if at.char in "\n;&|)":
+                break
+            if at.peek("("):
+                if len(words) == 1 and not (assignments or redirects) and words[0].shape == words[0].text:
+                    self._function(words[0].text)
+                    return
+                raise unreadable("a parenthesis stands within a command")
+            word = at.word()
+            begins = None if words and words[0].text not in _DECLARING else _ASSIGNMENT.match(word.shape)
+            if begins is not None:
+                value = self._value(word, begins.end())
+                self.script.values.setdefault(begins[1], []).append(value)
+                if words:
+                    words.append(word)
+                else:
+                    assignments.append((begins[1], value))
+            else:
+                if not words and "[" in word.shape and word.shape != "[":
+                    raise unreadable("a program's name has a bracket")
+                made = braces(word)
+                if not words and len(made) > 1:
+                    raise unreadable("a program's name is made by braces")
+                words.extend(made)
+        if not (words or assignments or redirects):
+            raise unreadable("a command is expected")
+        self.script.commands.append(Command(tuple(words), tuple(assignments), tuple(redirects)))
+        if len(self.script.commands) > MAX_COMMANDS:
+            raise RefusedCommandError(
+                "E_LIMIT_COMMAND", f"more than {MAX_COMMANDS} commands in one command line"
+            )
+
+    def _value(self, word: Word, start: int) -> Word:
+        at = self.at
+        value = opened() if word.shape[start - 2] in "+]" else Word(word.text[start:], word.shape[start:])
+        if start == len(word.text) and at.peek("("):
+            self._array()
+            return opened()
+        return value
+
+    def _array(self) -> None:
+        at = self.at
+        if at.posix:
+            raise unreadable("an array is not known to every shell")
+        at.skip(1)
+        while True:
+            at.blanks(newlines=True)
+            if at.takes(")"):
+                break
+            if at.ended:
+                raise unreadable("an array is not closed")
+            at.word()
+        if not at.ended and at.char not in " \t\n;&|)":
+            raise unreadable("something follows an array without a blank")
+
+    def _redirect(self, found: re.Match[str]) -> Redirect:
+        at = self.at
+        operator = found[1] or found[2]
+        if at.posix and (operator == "<<<" or found[2] or "{" in found[0]):
+            raise unreadable(f"{found[0]} is not known to every shell")
+        at.skip(len(found[0]))
+        at.blanks()
+        if at.ended or at.char in "\n;&|":
+            raise unreadable("a redirection has no target")
+        if operator in {"<<", "<<-"}:
+            return Redirect("<<", literal(""), at.here_document(strip=operator == "<<-"))
+        target = at.word()
+        if operator in {">&", "<&"} and target.text.startswith("-") and target.text != "-":
+            raise unreadable("something follows a closed descriptor without a blank")
+        if len(braces(target)) > 1:
+            raise unreadable("a redirection has more than one target")
+        return Redirect(operator, target)

@@ -1,0 +1,142 @@
+"""What a shell's text is taken apart into, and how a refusal is said. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+QUOTED: Final = '"'
+"""Stands in a word's shape for a character that was quoted."""
+OPENED: Final = "$"
+"""Stands in a word's shape for a character that an expansion will replace."""
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PATTERN: Final = re.compile(r"[*?]|\[.+\]|\{[^{},]+\.\.[^{},]+\}")
+_MAX_ALTERNATIVES: Final = 64
+
+
+class RefusedCommandError(Exception):
+    """A command line that may not run: a stable ``code`` and the reason in words, with what to do instead."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+def unreadable(what: str) -> RefusedCommandError:
+    """Return the refusal of a text that cannot be read with certainty."""
+    return RefusedCommandError("E_CMD_PARSE", f"{what}; write it in a plainer way")
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word after its quotes are gone: ``text``, and per character in ``shape`` whether it was quoted or expands.
+
+    An expansion of a plain name stands in ``text`` as ``${name}``, any other as ``${…}``.
+    """
+
+    text: str
+    shape: str
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing in the word is decided only when it runs."""
+        return OPENED not in self.shape
+
+    @property
+    def pattern(self) -> bool:
+        """Whether the shell may replace the word by names of files, or by a sequence."""
+        return _PATTERN.search(self.shape) is not None
+
+    @property
+    def variables(self) -> tuple[str, ...] | None:
+        """The names that the word expands, None when it expands anything but plain names."""
+        opened = "".join(char for char, kind in zip(self.text, self.shape, strict=True) if kind == OPENED)
+        return None if _VARIABLE.sub("", opened) else tuple(_VARIABLE.findall(opened))
+
+
+def literal(text: str) -> Word:
+    """Return the word that is exactly this text."""
+    return Word(text, QUOTED * len(text))
+
+
+def opened(text: str = "${…}") -> Word:
+    """Return a word of which nothing is known before it runs."""
+    return Word(text, OPENED * len(text))
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """One redirection: its operator without the descriptor and its target; a here document has its text as ``body``."""
+
+    operator: str
+    target: Word
+    body: list[Word] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One simple command as it stands in a text, wherever it was nested."""
+
+    words: tuple[Word, ...]
+    assignments: tuple[tuple[str, Word], ...] = ()
+    redirects: tuple[Redirect, ...] = ()
+
+
+@dataclass
+class Script:
+    """Everything a text runs, in the order it stands there; what a name may be worth; what a function runs."""
+
+    commands: list[Command] = field(default_factory=list)
+    values: dict[str, list[Word]] = field(default_factory=dict)
+    functions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+def braces(word: Word) -> list[Word]:
+    """Return the words that a shell makes of ``{a,b}``; a sequence is left as it is and counts as a pattern."""
+    done: list[Word] = []
+    todo = [word]
+    while todo:
+        one = todo.pop()
+        found = _alternatives(one)
+        if found is None:
+            done.append(one)
+        else:
+            todo.extend(reversed(found))
+        if len(done) + len(todo) > _MAX_ALTERNATIVES:
+            raise RefusedCommandError("E_LIMIT_COMMAND", f"braces make more than {_MAX_ALTERNATIVES} words")
+    return done
+
+
+def _alternatives(word: Word) -> list[Word] | None:
+    for start, char in enumerate(word.shape):
+        if char == "{":
+            cuts = _cuts(word.shape, start)
+            if cuts is not None:
+                return [_joined(word, start, one, two, cuts[-1]) for one, two in itertools.pairwise(cuts)]
+    return None
+
+
+def _cuts(shape: str, start: int) -> list[int] | None:
+    """Return where the brace at ``start``, its commas and its end are; None when it is no list."""
+    depth, cuts = 0, [start]
+    for at in range(start, len(shape)):
+        if shape[at] == "{":
+            depth += 1
+        elif shape[at] == "}":
+            depth -= 1
+            if depth == 0:
+                return [*cuts, at] if len(cuts) > 1 else None
+        elif shape[at] == "," and depth == 1:
+            cuts.append(at)
+    return None
+
+
+def _joined(word: Word, start: int, one: int, two: int, end: int) -> Word:
+    def cut(text: str) -> str:
+        return text[:start] + text[one + 1 : two] + text[end + 1 :]
+
+    return Word(cut(word.text), cut(word.shape))

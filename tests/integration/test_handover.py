@@ -1,0 +1,73 @@
+"""Work that one agent was interrupted in is gone on with by another one: the work is kept, and the flow ends verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from agents_kit import agents
+from conftest import UNITTEST, Rig
+from model_servers.minds import BUGGY, RIGHT, WRONG, Player
+from model_servers.script import Reply, Seen, Write, turn
+from run_kit import resume, signal, waiting
+
+PAIRS = [
+    ("claude-sdk", "codex"),
+    ("codex", "claude-sdk"),
+    ("claude-sdk", "gemini-cli"),
+    ("gemini-cli", "claude-cli"),
+]
+
+
+def begins(seen: Seen) -> Sequence[Reply]:
+    """Make half of the change, then say nothing more."""
+    if "Find the cause" not in seen.asked:
+        return []
+    return [turn(Write(BUGGY, WRONG)), turn("And now…", "", hang_after=3)]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-to-".join(pair) for pair in PAIRS])
+async def test_an_agent_goes_on_where_another_one_was_interrupted(
+    rig: Rig, demo_repo: Path, first: str, second: str
+) -> None:
+    name, told = f"{first}-to-{second}", list[str]()
+
+    def goes_on(seen: Seen) -> Sequence[Reply]:
+        if "Find the cause" not in seen.asked:
+            return []
+        told.append(seen.asked)
+        return [turn(Write(BUGGY, RIGHT))]
+
+    with agents({first: Player(begins), second: Player(goes_on)}) as env:
+        rig.worker(**env)
+        rig.start(
+            name,
+            {
+                "flow": "fix",
+                "repo": str(demo_repo),
+                "task": "The mean is wrong.",
+                "params": {"test": UNITTEST},
+                "transport": [first, second],
+            },
+        )
+        await rig.until(name, lambda now: now.get("phase") == "work")
+        run_id = (await rig.status(name))["run_id"]
+        workspace = rig.folder / "disk" / "runs" / run_id / "ws"
+        await rig.until(name, lambda _: (workspace / BUGGY).read_text() == WRONG)
+        await signal(rig, name, "interrupt", {"by": "ann"})
+        await waiting(rig, name, "human")
+        await resume(rig, name, transport=second, note="No values have no mean: ValueError.")
+        result = await rig.result(name)
+    assert result.outcome == "verified", result.summary
+    (asked,) = told
+    assert "Where you were stopped" in asked
+    assert f"changed {BUGGY}" in asked or BUGGY in asked
+    assert "No values have no mean" in asked
+    receipts = rig.receipts(run_id)
+    assert [one.transport for one in receipts] == [first, second, first, first]
+    assert receipts[0].stop is not None
+    assert receipts[0].stop.requested_by == "ann"
+    assert receipts[0].git is not None
+    assert receipts[1].git is not None
+    assert receipts[1].git.commit_after != receipts[0].git.commit_after

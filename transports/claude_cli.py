@@ -1,0 +1,99 @@
+"""The ``claude-cli`` transport: ``claude --print`` by its streams, with our tools for reading, writing and running.
+
+It has none of its own tools but the one that asks and the one that has sub-agents: what writes and runs is
+``stepwise mcp``, so that policy holds where they run, and the program asks us before each call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from schemas.errors import StepwiseError
+from schemas.events import SessionOpened
+from system.files import write_atomic
+from transports.claude_cli_link import CliLink
+from transports.claude_opening import gate_for, reader_for, refused_resume, started
+from transports.claude_policy import OURS, QUESTION, SERVER
+from transports.claude_program import Folders, availability
+from transports.claude_session import ClaudeSession
+from transports.claude_wire import finish
+from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
+
+CAPABILITIES: Final = TransportCapabilities(
+    interrupts=True,
+    hot_context=True,
+    context_across_steps=True,
+    streaming=True,
+    tool_observation=True,
+    tool_interception=True,
+    max_context_tokens=200_000,
+    provider_name="anthropic",
+    structured_output_fallback="microloop",
+)
+"""What it can do, as far as the conformance suite proves it."""
+
+_NAME: Final = "claude-cli"
+_CONNECT_S: Final = 60.0
+_TOOLS: Final = (QUESTION, "Agent")
+
+
+class ClaudeCliTransport:
+    """Drives the program alone: the SDK's, or ``claude`` on PATH."""
+
+    name = _NAME
+    capabilities = CAPABILITIES
+    reports_cost = True
+
+    def is_available(self) -> Availability:
+        """Say whether the program is installed; starts nothing."""
+        return availability(needs_sdk=False)
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> ClaudeSession:
+        """Start the program and shake hands; raises TransportError, as refused for an unknown session id."""
+        folders = Folders.of(spec, _NAME)
+        refused_resume(spec, folders)
+        session_id = spec.resume or str(uuid.uuid4())
+        reader = reader_for(spec, folders, session_id, source="cli-observed")
+        gate = gate_for(spec, session_id, reader, OURS)
+        config = _mcp_config(spec, folders)
+        wire = await started(spec, folders, session_id, tools=_TOOLS, mcp_config=str(config))
+        link = CliLink(wire, gate)
+        session = ClaudeSession(spec, session_id, folders, link, gate, reader)
+        link.begin(session.take, session.lost)
+        try:
+            await link.initialize(_CONNECT_S)
+        except StepwiseError as error:
+            await link.close()
+            raise TransportError(error.envelope()) from error
+        except asyncio.CancelledError:
+            await finish(asyncio.create_task(link.close()))
+            raise
+        emit(SessionOpened(session_id=session_id, model=spec.model))
+        return session
+
+
+def _mcp_config(spec: SessionSpec, folders: Folders) -> Path:
+    """Write what the program is told of our server, and what its commands see; return the file."""
+    folders.make()
+    place = folders.home.parent
+    environment = {**spec.environment, "HOME": str(folders.home), "TMPDIR": str(folders.temporary)}
+    seen = place / "commands.json"
+    write_atomic(seen, json.dumps(environment).encode(), fsync=False)
+    arguments: list[str] = ["-I", "-m", "cli.mcp", "--screened", "--workspace", str(spec.workspace)]
+    arguments += ["--environment", str(seen), "--timeout", f"{spec.command_timeout_s:g}"]
+    if spec.read_only:
+        arguments.append("--read-only")
+    server: dict[str, Any] = {
+        "type": "stdio",
+        "command": sys.executable,
+        "args": arguments,
+        "alwaysLoad": True,
+    }
+    config = place / "mcp.json"
+    write_atomic(config, json.dumps({"mcpServers": {SERVER: server}}).encode(), fsync=False)
+    return config

@@ -1,0 +1,157 @@
+"""Claude Code driven by its own streams: frames out and in, and the few control requests that a session needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from schemas.errors import StepwiseError
+from transports.claude_gate import Decision, Gate
+from transports.claude_policy import QUESTION
+from transports.claude_wire import Wire, WireBroken
+
+Frame = Mapping[str, Any]
+
+_INITIALIZE: Final = {"subtype": "initialize", "hooks": None}
+
+
+class CliLink:
+    """A program's streams as a session's link; nothing is read before ``begin``."""
+
+    def __init__(self, wire: Wire, gate: Gate) -> None:
+        self._wire = wire
+        self._gate = gate
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._deciding: dict[str, asyncio.Task[None]] = {}
+        self._pump: asyncio.Task[None] | None = None
+
+    def begin(self, heard: Callable[[Frame], None], lost: Callable[[WireBroken], None]) -> None:
+        """Read on from now: ``heard`` takes the frames, ``lost`` the program's end."""
+        self._pump = asyncio.create_task(self._read(heard, lost))
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._wire.pid
+
+    async def initialize(self, timeout_s: float) -> None:
+        """Shake hands; raises WireBroken."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._request(_INITIALIZE)
+        except TimeoutError:
+            raise WireBroken(
+                "agent_hung", f"the program did not answer within {timeout_s:g} seconds"
+            ) from None
+        except WireBroken as error:
+            raise await self._wire.why(error) from error
+
+    async def prompt(self, text: str, prompt_id: str) -> None:
+        """Say something as the user, word for word; raises WireBroken."""
+        await self._wire.send(
+            {
+                "type": "user",
+                "message": {"role": "user", "content": text},
+                "parent_tool_use_id": None,
+                "session_id": "default",
+                "uuid": prompt_id,
+                "client_composed": True,
+            }
+        )
+
+    async def interrupt(self) -> None:
+        """Ask the program to end its turn."""
+        await self._request({"subtype": "interrupt"})
+
+    async def kill(self) -> None:
+        """End the program and all it started."""
+        await self._wire.kill()
+
+    async def close(self) -> None:
+        """End the program; may be called twice."""
+        try:
+            await self._wire.close()
+        finally:
+            tasks = [*filter(None, [self._pump]), *self._deciding.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _request(self, request: Frame) -> None:
+        """Make a control request and wait for its answer; raises WireBroken."""
+        request_id = f"stepwise-{next(self._numbers)}"
+        self._waiting[request_id] = answer = asyncio.get_running_loop().create_future()
+        try:
+            await self._wire.send({"type": "control_request", "request_id": request_id, "request": request})
+            await answer
+        finally:
+            self._waiting.pop(request_id, None)
+
+    async def _read(self, heard: Callable[[Frame], None], lost: Callable[[WireBroken], None]) -> None:
+        try:
+            async for frame in self._wire.frames():
+                if not self._take(frame):
+                    heard(frame)
+            error = await self._wire.ended()
+        except WireBroken as broken:
+            error = broken
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+        for task in self._deciding.values():
+            task.cancel()
+        lost(error)
+
+    def _take(self, frame: Frame) -> bool:
+        """Take a frame of the control protocol; False for any other."""
+        match frame.get("type"):
+            case "control_response":
+                response = frame.get("response") or {}
+                answer = self._waiting.get(str(response.get("request_id")))
+                if answer is not None and not answer.done():
+                    answer.set_result(None)
+            case "control_request":
+                request_id = str(frame.get("request_id"))
+                task = asyncio.create_task(self._decide(request_id, frame.get("request") or {}))
+                self._deciding[request_id] = task
+                task.add_done_callback(lambda _: self._deciding.pop(request_id, None))
+            case "control_cancel_request":
+                cancelled = self._deciding.get(str(frame.get("request_id")))
+                if cancelled is not None:
+                    cancelled.cancel()
+            case _:
+                return False
+        return True
+
+    async def _decide(self, request_id: str, request: Frame) -> None:
+        if request.get("subtype") == "can_use_tool":
+            arguments = request.get("input") or {}
+            decision = await self._decision(
+                str(request.get("tool_name")), arguments, str(request.get("tool_use_id") or "")
+            )
+            answer: Frame = {"subtype": "success", "response": _as_permission(decision, arguments)}
+        else:
+            answer = {"subtype": "error", "error": f"not supported: {request.get('subtype')}"}
+        with contextlib.suppress(StepwiseError):
+            await self._wire.send(
+                {"type": "control_response", "response": {**answer, "request_id": request_id}}
+            )
+
+    async def _decision(self, name: str, arguments: Frame, call_id: str) -> Decision:
+        verdict = await self._gate.screen(name, arguments, call_id)
+        if verdict.decision == "deny":
+            return Decision(allow=False, message=f"{verdict.code}: {verdict.reason}")
+        if verdict.decision == "allow" and name != QUESTION:
+            return Decision(allow=True)
+        return await self._gate.decide(name, arguments, call_id)
+
+
+def _as_permission(decision: Decision, arguments: Frame) -> dict[str, Any]:
+    if decision.allow:
+        return {"behavior": "allow", "updatedInput": dict(decision.arguments or arguments)}
+    end = {"interrupt": True} if decision.interrupt else {}
+    return {"behavior": "deny", "message": decision.message, **end}

@@ -1,0 +1,81 @@
+"""How a session of Claude Code begins: a resumed id that is known, folders, and a program that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from policy.commands import Verdict
+from schemas.errors import ErrorEnvelope, StepwiseError
+from transports.claude_gate import Gate
+from transports.claude_messages import Reader, Source
+from transports.claude_policy import Toolset, judge_tool
+from transports.claude_program import (
+    INSTALL,
+    Folders,
+    command_line,
+    environment,
+    find_program,
+    loads_project,
+)
+from transports.claude_usage import kept_total
+from transports.claude_wire import Wire
+from transports.port import SessionSpec, TransportError
+
+
+def refused_resume(spec: SessionSpec, folders: Folders) -> None:
+    """Raise TransportError, as refused, when the session to go on with was not kept here."""
+    if spec.resume is not None and not folders.has_session(spec.resume):
+        error = ErrorEnvelope(
+            code="unknown_session", message=f"cannot resume {spec.resume!r}: there is no such session"
+        )
+        raise TransportError(error, resume_refused=True)
+
+
+def reader_for(spec: SessionSpec, folders: Folders, session_id: str, *, source: Source) -> Reader:
+    """Return what reads the session's frames; a resumed one goes on counting where it was."""
+    reader = Reader(source)
+    if spec.resume is not None:
+        reader.base = kept_total(folders, session_id)
+    return reader
+
+
+def gate_for(spec: SessionSpec, session_id: str, reader: Reader, tools: Toolset) -> Gate:
+    """Return what judges the session's calls."""
+
+    def judge(name: str, arguments: Mapping[str, Any]) -> Verdict:
+        return judge_tool(
+            name,
+            arguments,
+            tools=tools,
+            workspace=spec.workspace,
+            read_only=spec.read_only,
+            repository_tools=loads_project(spec),
+        )
+
+    return Gate(spec, session_id, judge, reader.blocked, reading=tools.reading)
+
+
+async def started(
+    spec: SessionSpec, folders: Folders, session_id: str, *, tools: Sequence[str], mcp_config: str
+) -> Wire:
+    """Start the program for a session; raises TransportError."""
+    program = find_program()
+    if program is None:
+        error = ErrorEnvelope(code="sdk_unavailable", message=f"claude is not installed: {INSTALL}")
+        raise TransportError(error)
+    try:
+        folders.make()
+        system = folders.home.parent / "system.md"
+        system.write_text(spec.system, encoding="utf-8")
+        argv = command_line(
+            program, spec, session_id=session_id, tools=tools, mcp_config=mcp_config, system_file=system
+        )
+        return await Wire.start(argv, cwd=spec.workspace, env=environment(spec, folders))
+    except (OSError, StepwiseError) as error:
+        envelope = (
+            error.envelope()
+            if isinstance(error, StepwiseError)
+            else ErrorEnvelope(code="spawn_failed", message=str(error))
+        )
+        raise TransportError(envelope) from error

@@ -1,0 +1,356 @@
+"""A session of Claude Code, whichever way it is driven: one turn at a time, each to its one result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Protocol
+
+from pydantic import BaseModel
+
+from schemas.common import SessionMode
+from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.events import ErrorEvent, RateLimited, TextEvent, TransportEvent, TurnEnded
+from transports.claude_errors import Failure, classify
+from transports.claude_gate import Gate, Mode
+from transports.claude_messages import Reader
+from transports.claude_program import Folders
+from transports.claude_usage import keep_total
+from transports.claude_wire import WireBroken, finish
+from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
+from transports.structured import ask_structured
+
+_REPEAT_S: Final = 0.3
+_TIMED_OUT_GRACE_S: Final = 2.0
+_LEAST_LOOK_S: Final = 0.05
+_TOO_MANY: Final = "the provider refuses for now, since it was asked too often"
+
+
+class Link(Protocol):
+    """How a session talks to its program."""
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+
+    async def prompt(self, text: str, prompt_id: str) -> None:
+        """Say something as the user, under an id; raises StepwiseError when nobody listens."""
+
+    async def interrupt(self) -> None:
+        """Ask the program to end its turn, once; may wait for as long as it likes, and may raise anything."""
+
+    async def kill(self) -> None:
+        """End the program and all it started, at once."""
+
+    async def close(self) -> None:
+        """Let the program end, then end it; may be called twice."""
+
+
+class TurnFailed(StepwiseError):
+    """Raised when a turn that was to give an answer gave none; carries the error as data."""
+
+    def __init__(self, error: ErrorEnvelope) -> None:
+        super().__init__(error.code, error.message)
+        self._error = error
+
+    def envelope(self) -> ErrorEnvelope:
+        """Return the error."""
+        return self._error
+
+
+class Turn:
+    """One turn: what was said to the agent in it, and the result frame it ends with, or why there is none."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.emit = emit
+        self.begun = time.monotonic()
+        self.unanswered: set[str] = set()
+        self.steerable = False
+        self.tokens = 0
+        self.ended_by: str | None = None
+        self.done: asyncio.Future[Mapping[str, Any] | WireBroken] = asyncio.get_running_loop().create_future()
+
+    def heard(self, event: TransportEvent) -> None:
+        """Pass an event on."""
+        if event.kind == "usage":
+            self.tokens += event.usage.total
+        self.emit(event)
+
+    def finish(self, how: Mapping[str, Any] | WireBroken) -> None:
+        """End the turn; only the first end counts."""
+        if not self.done.done():
+            self.done.set_result(how)
+
+    def answered(self, result: Mapping[str, Any]) -> None:
+        """Take a result; the turn is over once all that was said has one, or when it was ended."""
+        ids = {*(result.get("user_message_uuids") or []), result.get("user_message_uuid")} - {None}
+        if ids and not ids & self.unanswered:
+            return  # of something that was said in an earlier turn
+        self.unanswered -= ids
+        if not ids or not self.unanswered or self.ended_by is not None or result.get("is_error"):
+            self.finish(result)
+
+
+class ClaudeSession:
+    """One session."""
+
+    def __init__(
+        self, spec: SessionSpec, session_id: str, folders: Folders, link: Link, gate: Gate, reader: Reader
+    ) -> None:
+        self.spec = spec
+        self._session_id = session_id
+        self._folders = folders
+        self._link = link
+        self.gate = gate
+        self.reader = reader
+        self._turn: Turn | None = None
+        self._broken: WireBroken | None = None
+        self._closed = False
+        self._used = False
+        self._mode: SessionMode = "cold" if spec.resume is None else "resumed"
+        self._closing: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[StopReport] | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The id by which the session can be resumed."""
+        return self._session_id
+
+    @property
+    def mode(self) -> SessionMode:
+        """How the last turn found the session: new, resumed, or hot if it was not the first turn."""
+        return self._mode
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the program has kept the session on disk."""
+        return self._folders.has_session(self._session_id)
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._link.pid
+
+    # What the program says.
+
+    def take(self, frame: Mapping[str, Any]) -> None:
+        """Take a frame; never raises: one that cannot be read is told, and passed over."""
+        turn = self._turn
+        try:
+            for event in self.reader.take(frame):
+                if turn is not None:
+                    turn.heard(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            told = f"a frame of kind {frame.get('type')!r} cannot be read: {error!r}"
+            if turn is not None:
+                turn.heard(ErrorEvent(error=ErrorEnvelope(code="agent_protocol", message=told)))
+        if turn is not None and self.reader.waits_long and turn.ended_by is None:
+            # Kept until then, it would hold a turn that does nothing; resumed then, it goes on.
+            turn.ended_by = "rate_limited"
+            self._ending = asyncio.create_task(self._end(turn, "rate_limited", _TIMED_OUT_GRACE_S))
+        if frame.get("type") == "result":
+            keep_total(self._folders, self._session_id, self.reader.base)
+            if turn is not None:
+                turn.answered(frame)
+
+    def lost(self, error: WireBroken) -> None:
+        """Take the end of the program."""
+        self._broken = error
+        if self._turn is not None:
+            self._turn.finish(error)
+
+    # The port.
+
+    async def work(self, request: WorkRequest, emit: Emit) -> WorkOutcome:
+        """Run one turn; raises nothing but CancelledError."""
+        try:
+            async with self._running("work", emit) as turn:
+                turn.steerable = True
+                watch = asyncio.create_task(self._watch(turn, request))
+                try:
+                    outcome = self._outcome(turn, await self._say(turn, request.prompt))
+                except asyncio.CancelledError:
+                    await finish(asyncio.create_task(self._link.kill()))
+                    raise
+                finally:
+                    watch.cancel()
+        except StepwiseError as error:
+            outcome = WorkOutcome(end="failed", stop_reason=error.code, error=error.envelope())
+        if outcome.end == "rate_limited":
+            emit(
+                RateLimited(reset_at=outcome.retry_at, message=outcome.error.message if outcome.error else "")
+            )
+        if outcome.error is not None:
+            emit(ErrorEvent(error=outcome.error))
+        emit(TurnEnded(stop_reason=outcome.stop_reason or outcome.end))
+        return outcome
+
+    async def structured(
+        self, prompt: str, schema: type[BaseModel], emit: Emit, *, timeout_s: float
+    ) -> StructuredResult:
+        """Ask for a value in turns that may only read; raises nothing but CancelledError."""
+        try:
+            result = await self._structured(prompt, schema, emit, timeout_s=timeout_s)
+        except StepwiseError as error:
+            result = StructuredResult(value=None, error=error.envelope())
+        if result.error is not None:
+            emit(ErrorEvent(error=result.error))
+        emit(TurnEnded(stop_reason=result.error.code if result.error else "completed"))
+        return result
+
+    async def steer(self, text: str) -> bool:
+        """Say something to the agent while it works; it hears it after the call it makes now."""
+        turn = self._turn
+        if turn is None or not turn.steerable or turn.done.done() or turn.ended_by is not None:
+            return False
+        prompt_id = str(uuid.uuid4())
+        turn.unanswered.add(prompt_id)
+        try:
+            await self._link.prompt(text, prompt_id)
+        except StepwiseError:
+            return False
+        turn.emit(TextEvent(role="user", text=text))
+        return True
+
+    async def interrupt(self, grace_s: float) -> StopReport:
+        """End the running turn: ask until it ends, for up to ``grace_s`` seconds, then end the process tree."""
+        turn = self._turn
+        if turn is None:
+            return StopReport("cooperative", "no turn was running")
+        return await self._end(turn, "interrupted", grace_s)
+
+    async def aclose(self) -> None:
+        """End the session and everything it started; may be called twice."""
+        self._closed = True
+        self._closing = self._closing or asyncio.create_task(self._close())
+        await finish(self._closing)
+
+    # Turns.
+
+    async def ask(self, prompt: str, emit: Emit) -> str:
+        """Run one turn that may only read, and return the agent's last words; raises TurnFailed."""
+        async with self._running("answer", emit) as turn:
+            try:
+                outcome = self._outcome(turn, await self._say(turn, prompt))
+            except asyncio.CancelledError:
+                # The time for answers is over, but not the session.
+                await finish(asyncio.create_task(self._end(turn, "interrupted", _TIMED_OUT_GRACE_S)))
+                raise
+        if outcome.end != "completed":
+            failed = ErrorEnvelope(
+                code=outcome.end, message=f"the turn ended as {outcome.end}", retryable=True
+            )
+            raise TurnFailed(outcome.error or failed)
+        return "\n".join(self.reader.words)
+
+    async def _structured(
+        self, prompt: str, schema: type[BaseModel], emit: Emit, *, timeout_s: float
+    ) -> StructuredResult:
+        """Ask for the value as text: what every way of driving the program can do."""
+        return await ask_structured(lambda text: self.ask(text, emit), prompt, schema, timeout_s=timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def _running(self, mode: Mode, emit: Emit) -> AsyncIterator[Turn]:
+        """Hold a turn for the block; raises StepwiseError when none can run. Cancelled, the program is ended first."""
+        if self._closed or self._turn is not None:
+            code = "session_closed" if self._closed else "session_busy"
+            raise StepwiseError(code, "the session is closed" if self._closed else "another turn is running")
+        if self._broken is not None:
+            raise self._broken
+        if self._used:
+            self._mode = "hot"
+        self._used = True
+        self.reader.begin()
+        self._turn = turn = Turn(emit)
+        self.gate.open(mode, emit)
+        try:
+            yield turn
+        finally:
+            self.gate.close()
+            for event in self.reader.left_open():
+                turn.heard(event)
+            self._turn = None
+
+    async def _say(self, turn: Turn, prompt: str) -> Mapping[str, Any] | WireBroken:
+        prompt_id = str(uuid.uuid4())
+        turn.unanswered.add(prompt_id)
+        await self._link.prompt(prompt, prompt_id)
+        return await asyncio.shield(turn.done)
+
+    def _outcome(self, turn: Turn, end: Mapping[str, Any] | WireBroken) -> WorkOutcome:
+        if self.gate.parked is not None:
+            return self.gate.parked
+        good = not isinstance(end, WireBroken) and end.get("subtype") == "success" and not end.get("is_error")
+        if good and not isinstance(end, WireBroken):
+            return WorkOutcome(end="completed", stop_reason=str(end.get("stop_reason") or "completed"))
+        if turn.ended_by in {"tokens", "seconds"}:
+            return WorkOutcome(end="budget", stop_reason=turn.ended_by)
+        if turn.ended_by == "rate_limited":
+            found = classify(Failure(status=429, reset_at=self.reader.reset_at, text=_TOO_MANY))
+            return WorkOutcome(
+                end="rate_limited", stop_reason="rate_limited", retry_at=found.retry_at, error=found.error
+            )
+        if turn.ended_by is not None:
+            error = ErrorEnvelope(
+                code="interrupted", message="the turn was ended by an interrupt", retryable=True
+            )
+            return WorkOutcome(end="failed", stop_reason="interrupted", error=error)
+        if isinstance(end, WireBroken):
+            code = "session_closed" if self._closed else end.code
+            return WorkOutcome(
+                end="failed", stop_reason=code, error=end.envelope().model_copy(update={"code": code})
+            )
+        found = classify(self.reader.failure(end))
+        return WorkOutcome(
+            end="rate_limited" if found.rate_limited else "failed",
+            stop_reason=found.error.code,
+            retry_at=found.retry_at,
+            error=found.error,
+        )
+
+    async def _end(self, turn: Turn, why: str, grace_s: float) -> StopReport:
+        """Ask again and again, since what is asked before the program has begun its turn is lost; then kill."""
+        turn.ended_by = turn.ended_by or why
+        until = time.monotonic() + grace_s
+        asked: set[asyncio.Task[None]] = set()
+        try:
+            while not turn.done.done() and (left := until - time.monotonic()) > 0:
+                asked.add(asyncio.create_task(self._ask_to_end()))
+                await asyncio.wait({turn.done}, timeout=min(left, _REPEAT_S))
+        finally:
+            for task in asked:
+                task.cancel()
+        if turn.done.done() and not isinstance(turn.done.result(), WireBroken):
+            return StopReport("cooperative", "the turn ended when it was asked to")
+        await finish(asyncio.create_task(self._link.kill()))
+        turn.finish(WireBroken("agent_crashed", "the program was killed"))
+        return StopReport("killed", f"the turn did not end within {grace_s:g} seconds")
+
+    async def _ask_to_end(self) -> None:
+        with contextlib.suppress(Exception):
+            await self._link.interrupt()
+
+    async def _watch(self, turn: Turn, request: WorkRequest) -> None:
+        """End the turn when its budget is used up; the time people take is not the agent's."""
+        tokens, seconds = request.max_tokens, request.max_seconds
+        while tokens is not None or seconds is not None:
+            if tokens is not None and turn.tokens >= tokens:
+                await self._end(turn, "tokens", _TIMED_OUT_GRACE_S)
+                return
+            left = _REPEAT_S
+            if seconds is not None:
+                left = seconds - (time.monotonic() - turn.begun - self.gate.waited_s)
+                if left <= 0:
+                    await self._end(turn, "seconds", _TIMED_OUT_GRACE_S)
+                    return
+            await asyncio.sleep(min(max(left, _LEAST_LOOK_S), _REPEAT_S))
+
+    async def _close(self) -> None:
+        if self._turn is not None:
+            await self._link.kill()
+        await self._link.close()
+        if self._turn is not None:
+            self._turn.finish(WireBroken("session_closed", "the session was closed"))

@@ -1,0 +1,132 @@
+"""The line to a Claude Code program: one JSON frame a line in each direction, under the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from schemas.errors import StepwiseError
+from system.processes import Child, Finished, LineTooLong, StdinClosed
+
+MAX_LINE: Final = 32_000_000
+"""Longest frame that is read, in bytes."""
+STDERR_CHARS: Final = 2_000
+"""How much of what the program wrote to stderr is kept for an error."""
+
+_CLOSE_S: Final = 3.0
+_ENDING_S: Final = 2.0
+_GRACE_S: Final = 0.5
+
+
+class WireBroken(StepwiseError):
+    """Raised when a frame can be neither read nor written: ``agent_crashed``, ``agent_protocol`` or ``line_too_long``."""
+
+    retryable = True
+
+
+class Wire:
+    """A program that talks in frames; ``finished`` says how it ended once it has."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._closing: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self.finished: Finished | None = None
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Wire:
+        """Start the program; raises SpawnFailed and GuardUnavailable."""
+        child = await Child.start(argv, cwd=cwd, env=env, grace_s=_GRACE_S, max_line=MAX_LINE)
+        return cls(child)
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._child.pid
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        """Write a frame; raises WireBroken when nobody reads it any more."""
+        await self.send_text(json.dumps(frame, ensure_ascii=False) + "\n")
+
+    async def send_text(self, line: str) -> None:
+        """Write a frame that is text already, with its newline; raises WireBroken."""
+        try:
+            async with self._writing:
+                await self._child.write(line.encode("utf-8", "replace"))
+        except StdinClosed as error:
+            raise WireBroken("agent_crashed", "the program does not read any more") from error
+
+    async def frames(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the frames up to the program's end, for one reader; what is no JSON object is left out.
+
+        Raises WireBroken for a line that is too long or a frame that is torn.
+        """
+        try:
+            async for line in self._child.lines():
+                frame = _parsed(line)
+                if frame is not None:
+                    yield frame
+        except LineTooLong as error:
+            raise WireBroken("line_too_long", f"the program wrote a line of over {MAX_LINE} bytes") from error
+
+    async def ended(self) -> WireBroken:
+        """Wait until the program has ended, and return what that says."""
+        self.finished = finished = await self._child.wait()
+        how = f"signal {finished.signal}" if finished.exit_code is None else f"exit code {finished.exit_code}"
+        said = finished.stderr.decode("utf-8", "replace").strip()[-STDERR_CHARS:]
+        return WireBroken("agent_crashed", f"the program ended ({how})", stderr=said)
+
+    async def why(self, otherwise: WireBroken) -> WireBroken:
+        """Return how the program ended, if it does within a moment, else what it looked like."""
+        try:
+            async with asyncio.timeout(_ENDING_S):
+                return await self.ended()
+        except TimeoutError:
+            return otherwise
+
+    async def kill(self) -> None:
+        """End the program and all it started, at once."""
+        await self._child.stop(0)
+
+    async def close(self) -> None:
+        """Let the program end by itself, within a bound, then end it and all it started; may be called twice.
+
+        Who is cancelled meanwhile does not keep it from ending.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await finish(self._closing)
+
+    async def _close(self) -> None:
+        async with self._child as child:
+            child.close_stdin()
+            ending = asyncio.create_task(child.wait())
+            await asyncio.wait({ending}, timeout=_CLOSE_S)
+            await child.stop(0)
+            self.finished = await ending
+
+
+async def finish(task: asyncio.Task[Any]) -> None:
+    """Wait until a task has ended, even if we are cancelled meanwhile: it may hold a program. Its result is its own."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    text = line.strip()
+    if not text.startswith(b"{"):
+        return None
+    try:
+        frame = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireBroken("agent_protocol", f"the program wrote a torn frame: {text[:200]!r}") from error
+    return frame if isinstance(frame, dict) else None

@@ -1,0 +1,188 @@
+"""The ``codex`` transport: OpenAI's Codex through its app-server, every command and patch passed by our policy."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.events import SessionOpened
+from transports import codex_program as program
+from transports.codex_errors import KEY
+from transports.codex_line import Line
+from transports.codex_program import WORK, Folders
+from transports.codex_rollout import Rollout
+from transports.codex_rpc import AppServer, Refused
+from transports.codex_session import CodexSession
+from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
+
+CAPABILITIES: Final = TransportCapabilities(
+    interrupts=True,
+    hot_context=True,
+    context_across_steps=True,
+    streaming=True,
+    tool_observation=True,
+    tool_interception=True,
+    max_context_tokens=258_400,
+    provider_name="openai",
+    structured_output_fallback="microloop",
+)
+"""What Codex can do as it is driven here."""
+
+DEFAULT_MODEL: Final = "gpt-5.5"
+"""The program's own default runs tools from scripts, in which a call of a tool is not seen as one."""
+_CALL_S: Final = 60.0
+_VERSION: Final = "1"
+# What is told of a turn and not read here; diffs and outputs can be large.
+_UNHEARD: Final = (
+    "turn/diff/updated",
+    "turn/plan/updated",
+    "item/commandExecution/outputDelta",
+    "item/fileChange/outputDelta",
+    "item/fileChange/patchUpdated",
+    "item/reasoning/summaryTextDelta",
+    "item/reasoning/summaryPartAdded",
+    "item/reasoning/textDelta",
+    "account/rateLimits/updated",
+    "thread/readState/changed",
+)
+
+
+class CodexTransport:
+    """Drives Codex; ``command`` is its program (default: the installed one), ``environment`` has its key and address."""
+
+    name = "codex"
+    capabilities = CAPABILITIES
+    reports_cost = False
+
+    def __init__(
+        self, command: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._sandboxed = False
+
+    def is_available(self) -> Availability:
+        """Say whether the program is installed; starts nothing."""
+        return program.availability(Path(self._command[0]) if self._command else program.find_program())
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> CodexSession:
+        """Open a session, or go on with one; raises TransportError, also where commands cannot be sandboxed."""
+        command = self._found()
+        folders = Folders.of(spec)
+        env = program.program_environment(spec, folders, self._environment)
+        if not env.get(KEY):
+            raise _unusable("missing_api_key", f"Codex has no key: set {KEY}")
+        if spec.resume is not None and not _is_id(spec.resume):
+            raise _unusable("unknown_session", f"there is no session {spec.resume!r}", resume_refused=True)
+        line = Line(new=spec.resume is None)
+        try:
+            await asyncio.to_thread(_prepare, spec, folders)
+            await self._check_sandbox(command, spec.workspace, env)
+            server = await AppServer.start(
+                [*command, *program.arguments(spec, folders, env)],
+                cwd=spec.workspace,
+                env=env,
+                notified=line.notified,
+                asked=line.asked,
+                lost=line.lost,
+            )
+        except StepwiseError as error:
+            raise TransportError(error.envelope()) from error
+        try:
+            return await _opened(spec, server, line, emit)
+        except BaseException as error:
+            await server.end(0)
+            if isinstance(error, TimeoutError):
+                raise _unusable("agent_silent", "the app-server does not answer", retryable=True) from error
+            if isinstance(error, StepwiseError):
+                raise TransportError(error.envelope()) from error
+            if isinstance(error, KeyError | TypeError):
+                raise _unusable("agent_protocol", f"an answer is not understood: {error!r}") from error
+            raise
+
+    def _found(self) -> list[str]:
+        if self._command is not None:
+            return list(self._command)
+        found = program.find_program()
+        if found is None:
+            said = self.is_available()
+            raise _unusable("not_installed", f"{said.reason}: {said.install_hint}")
+        return [str(found)]
+
+    async def _check_sandbox(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+        """Raise TransportError where commands cannot be sandboxed: without a sandbox policy would judge words alone."""
+        if self._sandboxed:
+            return
+        fault = await program.sandbox_fault(command, cwd, env)
+        if fault is not None:
+            message = f"Codex cannot sandbox commands here: {fault} (allow user namespaces, or use another transport)"
+            raise _unusable("sandbox_unavailable", message)
+        self._sandboxed = True
+
+
+def _prepare(spec: SessionSpec, folders: Folders) -> None:
+    try:
+        folders.make()
+        program.give_instructions(spec, folders)
+    except OSError as error:
+        raise StepwiseError("no_folder", f"a folder of Codex cannot be made: {error}") from error
+
+
+async def _opened(spec: SessionSpec, server: AppServer, line: Line, emit: Emit) -> CodexSession:
+    """Open the thread; raises TransportError for an id nobody knows, Refused, Gone, TimeoutError."""
+    info = {"name": "stepwise", "title": "Stepwise", "version": _VERSION}
+    capabilities = {"experimentalApi": True, "optOutNotificationMethods": list(_UNHEARD)}
+    said = await server.call(
+        "initialize", {"clientInfo": info, "capabilities": capabilities}, timeout_s=_CALL_S
+    )
+    await server.notify("initialized")
+    params: dict[str, Any] = {
+        "cwd": str(spec.workspace),
+        "approvalPolicy": "untrusted",
+        "permissions": WORK,
+        "developerInstructions": spec.system or None,
+        "model": spec.model or DEFAULT_MODEL,
+    }
+    if spec.resume is None:
+        opened = await server.call("thread/start", params, timeout_s=_CALL_S)
+    else:
+        opened = await _resumed(spec, server, params)
+    await server.settled()
+    thread = opened["thread"]
+    rollout = Rollout(Path(thread["path"]))
+    server_info = {"user_agent": said.get("userAgent"), "sandbox": WORK, "model": opened.get("model")}
+    emit(SessionOpened(session_id=thread["id"], model=opened.get("model"), server_info=server_info))
+    return CodexSession(spec, server, line, thread["id"], rollout)
+
+
+async def _resumed(spec: SessionSpec, server: AppServer, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Go on with a thread, and tell it what it is told now: it keeps to the words it began with otherwise."""
+    resume = {**params, "threadId": spec.resume, "excludeTurns": True}
+    try:
+        opened = await server.call("thread/resume", resume, timeout_s=_CALL_S)
+    except Refused as error:
+        raise _unusable("unknown_session", error.message, resume_refused=True) from error
+    if spec.system:
+        text = f"These instructions replace those given before.\n\n{spec.system}"
+        item = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": text}]}
+        told = {"threadId": spec.resume, "items": [item]}
+        await server.call("thread/inject_items", told, timeout_s=_CALL_S)
+    return opened
+
+
+def _is_id(session_id: str) -> bool:
+    try:
+        return str(uuid.UUID(session_id)) == session_id
+    except ValueError:
+        return False
+
+
+def _unusable(
+    code: str, message: str, *, resume_refused: bool = False, retryable: bool = False
+) -> TransportError:
+    error = ErrorEnvelope(code=code, message=message, retryable=retryable)
+    return TransportError(error, resume_refused=resume_refused)

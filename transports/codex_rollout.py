@@ -1,0 +1,113 @@
+"""What Codex writes of a session: the file that holds each tool call with the arguments the model gave it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_EXITED: Final = re.compile(r"^(?:Process exited with|Exit) code:? (-?\d+)$", re.MULTILINE)
+_RUNS_ON: Final = re.compile(r"^Process running with session ID", re.MULTILINE)
+_REFUSED: Final = re.compile(r"failed|rejected|aborted|unsupported", re.IGNORECASE)
+_LOOKED_AT: Final = 200
+_LOOK_S: Final = 0.01
+_LIMIT_S: Final = 3.0
+_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+
+
+@dataclass
+class Made:
+    """A tool call as the model made it: ``arguments`` of a function, or the one text ``input``; its output later."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    output: str | None = None
+
+
+def end_of(made: Made) -> tuple[bool, str] | None:
+    """Return whether a call succeeded and what it printed, by what the model was told; None while that is not known."""
+    if made.output is None:
+        return None
+    head, found, body = made.output.partition("\nOutput:\n")
+    if _RUNS_ON.search(head):
+        return None
+    exited = _EXITED.search(head)
+    if found and exited is not None:
+        return exited[1] == "0", body
+    return _REFUSED.search(made.output[:_LOOKED_AT]) is None, made.output
+
+
+class Rollout:
+    """The calls of one session, read from its file as it grows.
+
+    The app-server does not say with which arguments a command was asked for, so that a request to leave the sandbox
+    looks like any other; the file does, and has a call before its approval is asked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.calls: dict[str, Made] = {}
+        self._path = path
+        self._read = 0
+        self._reading = asyncio.Lock()
+
+    async def call(self, call_id: str) -> Made | None:
+        """Return a call; None when the file does not come to hold it."""
+        until = time.monotonic() + _LIMIT_S
+        while call_id not in self.calls:
+            await self.catch_up()
+            if call_id in self.calls or time.monotonic() >= until:
+                break
+            await asyncio.sleep(_LOOK_S)
+        return self.calls.get(call_id)
+
+    async def catch_up(self) -> None:
+        """Read what is new in the file."""
+        async with self._reading:
+            for line in await asyncio.to_thread(self._new_lines):
+                self._take(line)
+
+    async def skip(self) -> None:
+        """Leave out what the file holds so far: calls of earlier turns."""
+        async with self._reading:
+            await asyncio.to_thread(self._new_lines)
+            self.calls.clear()
+
+    def _new_lines(self) -> list[bytes]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.splitlines()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            item = json.loads(line).get("payload")
+        except (ValueError, AttributeError):
+            return
+        if not isinstance(item, dict) or not isinstance(item.get("call_id"), str):
+            return
+        kind, call_id = item.get("type"), item["call_id"]
+        if kind == "function_call":
+            self.calls[call_id] = Made(str(item.get("name")), _object(item.get("arguments")))
+        elif kind == "custom_tool_call":
+            self.calls[call_id] = Made(str(item.get("name")), {"input": item.get("input")})
+        elif kind in _OUTPUTS and call_id in self.calls:
+            output = item.get("output")
+            self.calls[call_id].output = output if isinstance(output, str) else json.dumps(output)
+
+
+def _object(text: object) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from policy.command_paths import Ground, check_removal, check_written
-from policy.shell_words import RefusedCommandError, Word, literal
+from policy.shell_words import RefusedCommandError, Word, literal, unreadable
 
 _OPEN_TO_ALL: Final = re.compile(r"0*[0-7]*[2367]|(?:[ugoa]*[oa][ugoa]*|)[+=][rXstx]*w\w*|[^,]*s")
+_MAX_MODE: Final = 60
 _SET_ID: Final = re.compile(r"0*[2-7][0-7]{3}|.*\+.*s")
 
 
@@ -84,6 +85,8 @@ def check_chmod(words: Sequence[Word], ground: Ground) -> None:
     """Judge a change of permissions: no tree is opened to everybody, no file runs as somebody else."""
     modes = [one.text for one in words if not one.text.startswith("--")]
     symbolic = [one for one in modes if not re.fullmatch(r"-[RcfvR]+", one)]
+    if any(len(one) > _MAX_MODE for one in symbolic[:1]):
+        raise unreadable("chmod has an odd mode")
     mode, files = (symbolic[0] if symbolic else ""), named_files(words)
     if _recursive(words) and any(_OPEN_TO_ALL.fullmatch(part) for part in mode.split(",")):
         raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod -R {mode} opens a whole tree to everybody")

@@ -14,6 +14,7 @@ EFFECTS: Final = frozenset(
     {"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf"}
 )
 """Expressions by which find does more than find."""
+_MAX_EFFECTS: Final = 20
 _NAMING: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex"})
 _REMOVING: Final = frozenset({"rm", "rmdir", "unlink", "mv", "shred"})
 
@@ -24,6 +25,8 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     """Refuse a call of find that removes or writes what it may not; ``check`` judges the programs it runs."""
     starts = _starts(words)
     expression = [word.text for word in words]
+    if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
+        raise RefusedCommandError("E_LIMIT_COMMAND", f"find does more than {_MAX_EFFECTS} things at once")
     for at, word in enumerate(words):
         if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
             command = _command(words, at)
@@ -31,7 +34,7 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
                 raise unreadable("find runs nothing")
             if command[0].text.rpartition("/")[2] in _REMOVING:
                 _check_narrow(expression[:at])
-            for start in starts:
+            for start in starts if any("{}" in one.text for one in command) else starts[:1]:
                 check([_filled(one, start) for one in command], ground)
         elif word.text == "-delete":
             _check_narrow(expression[:at])

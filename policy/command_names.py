@@ -164,12 +164,14 @@ RUNNERS: Final = frozenset(
         "coverage",
         "tox",
         "nox",
-        "fd",
-        "fdfind",
-        "rg",
     ]
 )
 """Programs that may run another one by their later words."""
+
+SEARCHERS: Final = frozenset({"rg", "fd", "fdfind"})
+"""Programs that search, and run another one where an option says so."""
+SEARCHERS_RUN: Final = frozenset({"-x", "-X", "--exec", "--exec-batch", "--pre", "--hostname-bin"})
+"""Those options."""
 
 INTERPRETERS: Final = frozenset(
     [
@@ -244,10 +246,10 @@ READ_ONLY_NAMES: Final = frozenset({"CI", "NO_COLOR", "LC_ALL", "IFS"})
 """Names that a session that only reads may set."""
 
 EMBEDDED: Final = re.compile(
-    r"\brm\s+(?:-\S+\s+)*-\w*[rR]\w*\s+(?:-\S+\s+)*(?:[/~*]|\$HOME|\$\{HOME\}|\.\.)(?:[\s'\"/*;)]|$)"
+    r"\brm(?:\s++-\S++)++\s++(?:[/~*]|\$HOME|\$\{HOME\}|\.\.)(?:[\s'\"/*;)]|$)"
     r"|:\s*\(\s*\)\s*\{\s*:\s*\|"
     r"|\bmkfs(?:\.\w+)?\s+/dev/"
     r"|\bof=/dev/(?!null|zero|stdout|stderr)"
-    r"|\bgit\s+push\b.*(?:--force|\s-f\b)"
+    r"|\bgit\s+push\b[^\n]{0,200}(?:--force|\s-f\b)"
 )
 """Plain signs of destruction in a text that some other language runs."""

@@ -40,6 +40,8 @@ _WRITES_NAMES: Final = frozenset(
 )
 _WRITES_ANY: Final = frozenset({"eval", "source", ".", "trap"})
 _MAX_VALUES: Final = 64
+_MAX_PATH: Final = 4_096
+_MAX_WORK: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,15 @@ class Ground:
     depth: int = 0
     values: dict[str, list[Word]] = field(default_factory=dict)
     networked: bool = False
+    judged: list[int] = field(default_factory=lambda: [0])
+
+    def work(self, characters: int) -> None:
+        """Count what is judged; refuse a command line of which the same parts are judged again and again."""
+        self.judged[0] += characters + 1
+        if self.judged[0] > _MAX_WORK:
+            raise RefusedCommandError(
+                "E_LIMIT_COMMAND", "commands run commands too often; write them one by one"
+            )
 
 
 def known_values(script: Script) -> dict[str, list[Word]]:
@@ -79,11 +90,13 @@ def texts(word: Word, ground: Ground) -> list[str] | None:
     if word.known:
         return [word.text]
     names = word.variables
-    if names is None:
+    if names is None or len(word.text) > _MAX_PATH:
         return None
     names = tuple(name for name in dict.fromkeys(names) if not (name in _GIVEN and name not in ground.values))
     worth = [ground.values.get(name) for name in names]
     if not all(worth):
+        return None
+    if any(len(value.text) > _MAX_PATH for one in worth if one for value in one):
         return None
     choices = list(itertools.islice(itertools.product(*(one for one in worth if one)), _MAX_VALUES + 1))
     if len(choices) > _MAX_VALUES:
@@ -94,6 +107,8 @@ def texts(word: Word, ground: Ground) -> list[str] | None:
         text = word.text
         for name, worth_now in chosen.items():
             text = text.replace(f"${{{name}}}", worth_now)
+            if len(text) > _MAX_PATH:
+                return None
         found.extend([text, *(text.split() if len(text.split()) > 1 else ())])
     return found
 
@@ -158,6 +173,8 @@ def _check_written(text: str, ground: Ground) -> None:
 
 def inside(text: str, ground: Ground) -> str | None:
     """Return a path relative to the workspace, normalised, or None when it leads out of it."""
+    if len(text) > _MAX_PATH:
+        raise RefusedCommandError("E_LIMIT_COMMAND", f"a path is longer than {_MAX_PATH} characters")
     if text.startswith(_HERE) or text == _HERE[:-1]:
         text = text[len(_HERE) :]
     if text.startswith(("~", "${")):

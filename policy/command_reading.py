@@ -95,7 +95,7 @@ _LIMITED: Final = {
 _SED: Final = re.compile(r"\d+(?:,(?:\d+|\$))?p|\$p")
 _MERGED: Final = re.compile(r"[0-9]|-")
 
-GIT_READ: Final = Ground()
+_ANYWHERE: Final = Ground()
 
 
 def check_reading(text: str) -> None:
@@ -162,7 +162,7 @@ def _check_find(words: Sequence[Word]) -> None:
 def _check_git(words: Sequence[Word]) -> None:
     if any(word.shape[:1] == "$" for word in words):
         raise _refused("git takes a word that is only known when it runs")
-    check_git_reading(words, GIT_READ)
+    check_git_reading(words, _ANYWHERE)
 
 
 def _check_sed(words: Sequence[Word]) -> None:

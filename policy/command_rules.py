@@ -14,7 +14,7 @@ from policy.command_find import check_find
 from policy.command_git import check_git
 from policy.command_paths import Ground, check_written, known_values, leaves, texts
 from policy.shell import RESERVED, read_script
-from policy.shell_words import Command, RefusedCommandError, Script, Word, opened, unreadable
+from policy.shell_words import Command, RefusedCommandError, Script, Word, literal, opened, unreadable
 
 _WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 _DESCRIPTOR: Final = re.compile(r"\d+-?|-")
@@ -23,6 +23,7 @@ _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)\+?=", re.ASCII)
 
 def check_script(text: str, ground: Ground) -> None:
     """Refuse a shell's text of which any command may not run; ``ground.depth`` says how deep it stands in others."""
+    ground.work(len(text))
     script = read_script(text, posix=ground.posix, depth=ground.depth)
     _check_functions(script)
     ground = replace(
@@ -54,6 +55,7 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     """Refuse a program with its arguments; ``fed`` is the text that stands as its input in the command line."""
     if ground.depth > 2 * _MAX_NESTED:
         raise RefusedCommandError("E_LIMIT_COMMAND", "programs run programs too deep")
+    ground.work(sum(len(word.text) for word in words))
     first = words[0]
     if not first.known or first.pattern or first.text.startswith("~"):
         raise RefusedCommandError(
@@ -77,6 +79,8 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
         rule(rest, ground)
     if name in names.RUNNERS:
         _check_runner(rest, ground)
+    if name in names.SEARCHERS:
+        _check_searcher(rest, ground)
     if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
         _check_interpreter(name, rest, ground, fed)
     if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
@@ -282,24 +286,26 @@ def _check_file(word: Word, ground: Ground) -> None:
 
 
 def _check_runner(words: Sequence[Word], ground: Ground) -> None:
-    """Judge every word of a runner that is a program with rules as the beginning of a command."""
+    """Judge the words of a runner from the first one on that is a program with rules."""
     for at, word in enumerate(words):
         name = posixpath.basename(word.text)
-        if word.text in {"-x", "-X", "--exec", "--exec-batch", "--pre", "--hostname-bin"} and at + 1 < len(
-            words
-        ):
-            check_words(words[at + 1 :], ground)
-        elif (
-            name in _RULES
-            or name in names.SHELLS
-            or name in names.WRAPPERS
-            or (
-                names.refused(name) is not None
-                and at > 0
-                and words[at - 1].text in {"run", "exec", "--", "x"}
-            )
-        ):
+        known = name in _RULES or name in names.SHELLS or name in names.WRAPPERS or name in names.INTERPRETERS
+        told = at > 0 and words[at - 1].text in {"run", "exec", "--", "x"}
+        if known or (told and names.refused(name) is not None):
             check_words(words[at:], ground)
+            return
+
+
+def _check_searcher(words: Sequence[Word], ground: Ground) -> None:
+    """Judge the program that a search is told to run on what it finds."""
+    for at, word in enumerate(words):
+        option, given, value = word.text.partition("=")
+        if option in names.SEARCHERS_RUN or re.match(r"-[xX]", option):
+            command = [literal(value)] if given else list(words[at + 1 :])
+            if not command or (not given and option not in names.SEARCHERS_RUN):
+                raise unreadable(f"a search has the option {word.text}, which is not read here")
+            check_words([opened() if "{" in one.text else one for one in command] + [opened()], ground)
+            return
 
 
 def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:

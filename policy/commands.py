@@ -7,7 +7,6 @@ holds that. What cannot be read with certainty is denied, and so is whatever mak
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -66,11 +65,6 @@ def judge_read_only(command: str, *, workspace: str = "") -> Verdict:
         check_reading(command)
 
     return _verdict(command, check)
-
-
-def quoted(argv: Sequence[str]) -> str:
-    """Return arguments as the command line that is exactly them."""
-    return shlex.join(argv)
 
 
 def _verdict(text: str, check: Callable[[], None]) -> Verdict:

@@ -16,7 +16,7 @@ _BREAKS: Final = " \t\n;&|()<>"
 _DELIMITER: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n$`\\]+)\"|(\\?)([A-Za-z0-9_.!%+-]+)")
 _PARAMETER: Final = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[\w@*$-]*\])?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_LIKE_A_COMMAND: Final = re.compile(r"[A-Za-z_]\w*\s+(?:-+\w|[\w/~.$])")
+_LIKE_A_COMMAND: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*+\s++(?:-+\w|[\w/~.$])")
 _ANSI: Final = re.compile(
     r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.)", re.DOTALL
 )

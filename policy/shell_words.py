@@ -13,7 +13,6 @@ OPENED: Final = "$"
 """Stands in a word's shape for a character that an expansion will replace."""
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_PATTERN: Final = re.compile(r"[*?]|\[.+\]|\{[^{},]+\.\.[^{},]+\}")
 _MAX_ALTERNATIVES: Final = 64
 
 
@@ -49,7 +48,9 @@ class Word:
     @property
     def pattern(self) -> bool:
         """Whether the shell may replace the word by names of files, or by a sequence."""
-        return _PATTERN.search(self.shape) is not None
+        shape = self.shape
+        listed = "[" in shape and "]" in shape.partition("[")[2]
+        return listed or "*" in shape or "?" in shape or ("{" in shape and ".." in shape)
 
     @property
     def variables(self) -> tuple[str, ...] | None:
@@ -97,6 +98,8 @@ class Script:
 
 def braces(word: Word) -> list[Word]:
     """Return the words that a shell makes of ``{a,b}``; a sequence is left as it is and counts as a pattern."""
+    if word.shape.count("{") > _MAX_ALTERNATIVES:
+        raise RefusedCommandError("E_LIMIT_COMMAND", f"more than {_MAX_ALTERNATIVES} braces in one word")
     done: list[Word] = []
     todo = [word]
     while todo:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,18 +34,38 @@ class SessionLost(Exception):
 
 
 def session_file(chats: Path, session_id: str) -> Path | None:
-    """Return the file of a session, or None if there is none; its id is a UUID, nothing else is looked for."""
+    """Return the file of a session, or None if there is none; its id is a UUID, nothing else is looked for.
+
+    The program begins a file whenever it starts, and leaves it when it goes on with another: the longest is the one.
+    """
+    files = _files_of(chats, session_id)
+    return max(files, key=lambda path: path.stat().st_size, default=None)
+
+
+def _files_of(chats: Path, session_id: str) -> list[Path]:
     if _ID.fullmatch(session_id) is None:
-        return None
-    for path in sorted(chats.glob(f"{_PREFIX}*{session_id[:8]}.jsonl"), reverse=True):
-        try:
-            with path.open("rb") as file:
-                header = _parsed(file.readline())
-        except OSError:
-            continue
-        if header is not None and header.get("sessionId") == session_id:
-            return path
-    return None
+        return []
+    found: list[Path] = []
+    for path in sorted(chats.glob(f"{_PREFIX}*{session_id[:8]}.jsonl")):
+        with suppress(OSError), path.open("rb") as file:
+            header = _parsed(file.readline())
+            if header is not None and header.get("sessionId") == session_id:
+                found.append(path)
+    return found
+
+
+def make_resumable(chats: Path, session_id: str) -> Path | None:
+    """Return the file of a session once it is the only one and fit to be gone on with; None if there is none.
+
+    Raises SessionLost, or OSError.
+    """
+    chosen = session_file(chats, session_id)
+    if chosen is not None:
+        sanitize(chosen)
+        for path in _files_of(chats, session_id):
+            if path != chosen:
+                path.unlink()
+    return chosen
 
 
 def sanitize(path: Path) -> None:

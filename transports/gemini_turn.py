@@ -20,7 +20,7 @@ from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
 from transports.gemini_gate import Gate
 from transports.gemini_home import DEFAULT_MODEL, Home, escape_prompt
-from transports.gemini_log import Tail, sanitize, session_file
+from transports.gemini_log import Tail, make_resumable
 from transports.gemini_policy import judge_call
 from transports.gemini_stream import Stream
 from transports.port import Emit, Park, WorkOutcome
@@ -98,9 +98,7 @@ class Turn:
         """Return how it ended and the text of its answer. Raises Stopped, TurnFailed, SessionLost and OSError."""
         if self._stop.is_set():
             raise Stopped
-        known = session_file(self._home.chats, self._session_id)
-        if known is not None:
-            await asyncio.to_thread(sanitize, known)
+        known = await asyncio.to_thread(make_resumable, self._home.chats, self._session_id)
         self._tail.skip(known)
         async with self._gate as gate:
             await asyncio.to_thread(self._home.prepare, gate.command, read_only=self._read_only)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
+from policy.commands import judge_argv
 from schemas.errors import StepwiseError
 from schemas.events import ToolEnded, ToolStarted
 from schemas.scenario import Calls, Edit, Run
@@ -112,6 +113,10 @@ class Tools:
         )
         if self._spec.read_only:
             call.blocked("read_only", "this session may not run commands")
+            return
+        verdict = judge_argv(action.argv, workspace=str(self._spec.workspace))
+        if verdict.decision == "deny":
+            call.blocked(verdict.code, verdict.reason)
             return
         timeout_s = action.timeout or self._spec.command_timeout_s
         finished: Finished | None = None

@@ -211,9 +211,16 @@ async def test_an_agent_that_makes_git_a_file_costs_an_attempt_and_not_the_run(
     desk: Rig, repo: Path, tmp_path: Path
 ) -> None:
     once = tmp_path / "once"
-    move = f"[ -e {once} ] || {{ touch {once}; mv .git ../g; echo gitdir: $PWD/../g > .git; }}"
+    # Policy lets nobody touch .git by name, so it goes round about.
+    move = f"""if True:
+        import os, pathlib
+        if not os.path.exists("{once}"):
+            open("{once}", "w").close()
+            os.rename(".git", "../g")
+            pathlib.Path(".git").write_text(f"gitdir: {{os.getcwd()}}/../g\\n")
+    """
     spec = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
-    start(desk, "gitfile", repo, spec, script(only=turn({"do": "run", "argv": ["sh", "-c", move]}, OK)))
+    start(desk, "gitfile", repo, spec, script(only=turn({"do": "run", "argv": ["python3", "-c", move]}, OK)))
     result = await ended(desk, "gitfile", "verified")
     assert [one.attempt for one in result.receipts if one.step_id == "only"] == [1, 2]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.common import Usage
-from transports.gemini_log import SessionLost, Tail, folded, sanitize, session_file
+from transports.gemini_log import SessionLost, Tail, folded, make_resumable, sanitize, session_file
 
 SESSION = "11111111-2222-4333-8444-555555555555"
 HEADER = {"sessionId": SESSION, "kind": "main"}
@@ -107,6 +107,18 @@ def test_a_session_is_found_by_its_whole_id(tmp_path: Path) -> None:
     assert session_file(tmp_path, "unknown") is None
     assert session_file(tmp_path, "*") is None
     assert session_file(tmp_path / "none", SESSION) is None
+
+
+def test_a_file_that_the_program_began_and_left_is_not_the_session(tmp_path: Path) -> None:
+    path = file_of(tmp_path, said("context", "0"), said("go", "1"), said("done", "2", "gemini"))
+    left = tmp_path / path.name.replace("00-00", "00-01")
+    left.write_text("".join(f"{json.dumps(line)}\n" for line in (HEADER, said("context", "0"))))
+    other = tmp_path / f"session-2026-01-01T00-02-{SESSION[:8]}.jsonl"
+    other.write_text(json.dumps({"sessionId": SESSION[:-1] + "6"}) + "\n")
+    assert make_resumable(tmp_path, SESSION) == path
+    assert (left.exists(), other.exists()) == (False, True)
+    assert len(folded(path)[1]) == 3
+    assert make_resumable(tmp_path / "none", SESSION) is None
 
 
 def test_what_is_new_is_counted_once(tmp_path: Path) -> None:

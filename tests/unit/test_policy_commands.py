@@ -208,24 +208,83 @@ def test_no_shell_runs_in_an_allowed_text_what_is_denied(shell: str, stub: Path,
     assert not (stub / "ran").exists(), text
 
 
-def test_the_longest_command_line_is_judged_within_bounds() -> None:
-    for part in (
+LONG = (
+    *(
+        "a",
         "a ",
         "'a' ",
         "$(",
         "`",
         "((",
+        "[",
+        "{",
+        "{.",
+        "..",
         "\\",
+        "\\\n",
         "<<A\n",
+        "a\\\n",
         "{a,b}",
         "a=(",
         "${x:-",
+    ),
+    *(
         "x|",
         "[[ ",
         "case x in ",
         ";",
-    ):
-        judge((part * MAX_COMMAND)[:MAX_COMMAND])
+        "rm -r ",
+        "git push ",
+        "-r ",
+        "o",
+        "+",
+        "uv nice ",
+        "rm ",
+        "-delete ",
+        "*",
+        "$x",
+    ),
+    *(
+        "-exec x ; ",
+        "xargs ",
+        "find a b -exec ",
+        "x=a;",
+        "1",
+        "#\n",
+        "f(){ f;};",
+        "$x/",
+        ": (",
+        "a..",
+        "-",
+        "~",
+        "/",
+    ),
+)
+BEFORE = (
+    "",
+    "ls ",
+    "eval ",
+    "rm ",
+    "chmod ",
+    "find . ",
+    "uv ",
+    "python -c '",
+    "((",
+    "[[ ",
+    "x=",
+    "cat <<A\n",
+    "git ",
+)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_longest_command_line_is_judged_within_bounds(before: str) -> None:
+    for part in LONG:
+        text = (before + part * MAX_COMMAND)[:MAX_COMMAND]
+        assert judge(text).code != "E_CMD_JUDGE"
+        closed = text[:-1] + "'" if "'" in before else text
+        assert judge(closed).code != "E_CMD_JUDGE"
 
 
 def test_a_refusal_says_its_code() -> None:

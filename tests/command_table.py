@@ -129,6 +129,8 @@ DENIED: Final[dict[str, tuple[str, ...]]] = {
         "x=a; eval y=1; rm -rf $x",
         ": ${x:=/}; rm -rf $x",
         "git $X",
+        "fd -e py -x rm -rf",
+        "fd -e py -X $X",
         "git reset $X",
         "git checkout $X",
         "echo push | xargs git",
@@ -402,6 +404,14 @@ DENIED: Final[dict[str, tuple[str, ...]]] = {
         ";".join(["ls"] * 400),
         "echo {a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}",
         "nice " * 60 + "ls",
+        "touch " + "x" * 5_000,
+        "ls " + "{" * 5_000,
+        "find " + "-delete " * 100,
+        "find "
+        + " ".join(f"d{number}" for number in range(2_000))
+        + " -exec sh -c 'echo {} "
+        + "x" * 2_000
+        + "' \\;",
     ),
 }
 """By code: what is denied."""
@@ -515,6 +525,9 @@ ALLOWED: Final = (
     "cargo test",
     "go test ./...",
     "uv run pytest",
+    "rg rm /etc",
+    "rg -n 'git push' src",
+    "fd -e py -x wc -l",
     "poetry run pytest",
     "npm install",
     "pip install -e .",

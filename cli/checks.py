@@ -18,6 +18,7 @@ from schemas.settings import WorkerSettings
 from store.blobs import open_blobs, store_folder
 from system.devserver import DevServerFailed, temporal_binary
 from transports import registry
+from transports.credentials import KEYS
 
 PYTHON: Final = (3, 11)
 GIT: Final = (2, 39)
@@ -106,6 +107,7 @@ def _folder(name: str, folder: Path, variable: str) -> Check:
 
 
 def _transports(settings: WorkerSettings) -> Iterator[Check]:
+    chosen = "transports" in settings.model_fields_set
     if settings.default_transport not in settings.transports:
         yield Check(
             "default transport",
@@ -120,7 +122,13 @@ def _transports(settings: WorkerSettings) -> Iterator[Check]:
         except BadInput as error:
             yield Check(title, "fail", error.message, error.mend or "")
             continue
-        if found.ok:
-            yield Check(title, "ok", "can be used")
+        if not found.ok:
+            # What is only offered because nobody chose is no fault of the machine.
+            verdict: Verdict = "fail" if chosen or name == settings.default_transport else "warn"
+            yield Check(title, verdict, found.reason, found.install_hint)
+            continue
+        keys = KEYS.get(registry.open(name).capabilities.provider_name, ())
+        if keys and not any(os.environ.get(key) for key in keys):
+            yield Check(title, "warn", "installed, and no key is set", f"set {keys[0]} where the worker runs")
         else:
-            yield Check(title, "fail", found.reason, found.install_hint)
+            yield Check(title, "ok", "can be used")

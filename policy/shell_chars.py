@@ -308,6 +308,7 @@ class Cursor:
             raise unreadable("an expansion transforms its value")
         if self.sees("=", ":="):
             self.script.values.setdefault(found[2], []).append(opened())
+        self.deeper()
         while not self.takes("}"):
             if self.ended or self.char == "{" or self.process() or (quoted and self.char in "'\""):
                 raise unreadable("an expansion is not closed, or holds braces or quotes")
@@ -321,6 +322,7 @@ class Cursor:
                 self._escaped()
             else:
                 self._within('$`"\\}')
+        self.shallower()
         return opened()
 
     def _substitution(self, closer: str) -> Word:

@@ -31,7 +31,8 @@ class WorkerSettings(Closed):
     )
     default_transport: str = Field(default="stub", description="Transport of steps that name none.")
     transports: list[str] = Field(
-        default=["stub"], description="Transports this worker offers; others are refused."
+        default=["stub", "claude-sdk", "claude-cli", "gemini-cli", "codex"],
+        description="Transports this worker offers; others are refused.",
     )
     trusted_repos: list[str] = Field(
         default=[], description="Repositories (path or URL) for which `trusted` is honoured."

@@ -80,9 +80,8 @@ class ClaudeCliTransport:
 def _mcp_config(spec: SessionSpec, folders: Folders) -> Path:
     """Write what the program is told of our server, and what its commands see; return the file."""
     folders.make()
-    place = folders.home.parent
     environment = {**spec.environment, "HOME": str(folders.home), "TMPDIR": str(folders.temporary)}
-    seen = place / "commands.json"
+    seen = folders.told / "commands.json"
     write_atomic(seen, json.dumps(environment).encode(), fsync=False)
     arguments: list[str] = ["-I", "-m", "cli.mcp", "--screened", "--workspace", str(spec.workspace)]
     arguments += ["--environment", str(seen), "--timeout", f"{spec.command_timeout_s:g}"]
@@ -94,6 +93,6 @@ def _mcp_config(spec: SessionSpec, folders: Folders) -> Path:
         "args": arguments,
         "alwaysLoad": True,
     }
-    config = place / "mcp.json"
+    config = folders.told / "mcp.json"
     write_atomic(config, json.dumps({"mcpServers": {SERVER: server}}).encode(), fsync=False)
     return config

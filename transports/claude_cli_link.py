@@ -10,12 +10,20 @@ from typing import Any, Final
 
 from schemas.errors import StepwiseError
 from transports.claude_gate import Decision, Gate
-from transports.claude_policy import QUESTION
 from transports.claude_wire import Wire, WireBroken
 
 Frame = Mapping[str, Any]
 
-_INITIALIZE: Final = {"subtype": "initialize", "hooks": None}
+_HOOK: Final = "before_tool"
+_FOREVER_S: Final = 30 * 86_400
+_INITIALIZE: Final = {
+    "subtype": "initialize",
+    "hooks": {
+        "PreToolUse": [
+            {"matcher": None, "hookCallbackIds": [_HOOK], "timeout": _FOREVER_S, "onFailure": "block"}
+        ]
+    },
+}
 
 
 class CliLink:
@@ -128,26 +136,27 @@ class CliLink:
         return True
 
     async def _decide(self, request_id: str, request: Frame) -> None:
-        if request.get("subtype") == "can_use_tool":
-            arguments = request.get("input") or {}
-            decision = await self._decision(
-                str(request.get("tool_name")), arguments, str(request.get("tool_use_id") or "")
-            )
-            answer: Frame = {"subtype": "success", "response": _as_permission(decision, arguments)}
-        else:
-            answer = {"subtype": "error", "error": f"not supported: {request.get('subtype')}"}
+        match request.get("subtype"):
+            case "hook_callback" if request.get("callback_id") == _HOOK:
+                given = request.get("input") or {}
+                said = await self._gate.hook(
+                    str(given.get("tool_name")),
+                    given.get("tool_input") or {},
+                    str(request.get("tool_use_id") or ""),
+                )
+                answer: Frame = {"subtype": "success", "response": said}
+            case "can_use_tool":
+                arguments = request.get("input") or {}
+                decision = await self._gate.decide(
+                    str(request.get("tool_name")), arguments, str(request.get("tool_use_id") or "")
+                )
+                answer = {"subtype": "success", "response": _as_permission(decision, arguments)}
+            case other:
+                answer = {"subtype": "error", "error": f"not supported: {other}"}
         with contextlib.suppress(StepwiseError):
             await self._wire.send(
                 {"type": "control_response", "response": {**answer, "request_id": request_id}}
             )
-
-    async def _decision(self, name: str, arguments: Frame, call_id: str) -> Decision:
-        verdict = await self._gate.screen(name, arguments, call_id)
-        if verdict.decision == "deny":
-            return Decision(allow=False, message=f"{verdict.code}: {verdict.reason}")
-        if verdict.decision == "allow" and name != QUESTION:
-            return Decision(allow=True)
-        return await self._gate.decide(name, arguments, call_id)
 
 
 def _as_permission(decision: Decision, arguments: Frame) -> dict[str, Any]:

@@ -92,6 +92,24 @@ class Gate:
             self._asking[call_id] = verdict
         return verdict
 
+    async def hook(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        call_id: str,
+        *,
+        allowed: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Judge a call, in the words of a ``PreToolUse`` hook; one that is allowed is made with ``allowed``."""
+        verdict = await self.screen(name, arguments, call_id)
+        if verdict.decision == "deny":
+            return hook_says("deny", f"{verdict.code}: {verdict.reason}")
+        if name == QUESTION:
+            return {}  # whoever asks people is asked next
+        if verdict.decision == "ask":
+            return hook_says("ask", verdict.reason)
+        return hook_says("allow", arguments=allowed)
+
     def block(self, call_id: str, code: str, reason: str) -> None:
         """Note why a call is not let through."""
         self._blocked[call_id] = f"{code}: {reason}"
@@ -167,6 +185,18 @@ class Gate:
             return await answer
         finally:
             self._waited_s, self._waiting_since = self.waited_s, None
+
+
+def hook_says(
+    decision: str, reason: str = "", *, arguments: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what a ``PreToolUse`` hook answers; ``arguments`` take the place of the call's own."""
+    said: dict[str, Any] = {"hookEventName": "PreToolUse", "permissionDecision": decision}
+    if reason:
+        said["permissionDecisionReason"] = reason
+    if arguments is not None:
+        said["updatedInput"] = dict(arguments)
+    return {"hookSpecificOutput": said}
 
 
 def _items(arguments: Mapping[str, Any]) -> list[QuestionItem]:

@@ -66,7 +66,7 @@ async def started(
         raise TransportError(error)
     try:
         folders.make()
-        system = folders.home.parent / "system.md"
+        system = folders.told / "system.md"
         system.write_text(spec.system, encoding="utf-8")
         argv = command_line(
             program, spec, session_id=session_id, tools=tools, mcp_config=mcp_config, system_file=system

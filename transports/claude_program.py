@@ -43,21 +43,25 @@ _SWITCHES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a session's files are: ``config`` is the run's, so that later attempts resume; the rest is the attempt's."""
+    """Where a session's files are: ``config`` is the run's, so that later attempts resume; the rest is the attempt's.
+
+    ``told`` holds what the program is told when it is started.
+    """
 
     config: Path
     home: Path
     temporary: Path
+    told: Path
 
     @classmethod
     def of(cls, spec: SessionSpec, transport: str) -> Folders:
         """Return the folders of a session; none is made."""
-        private = spec.private / transport
-        return cls(spec.state / transport, private / "home", private / "tmp")
+        private = spec.private
+        return cls(spec.state / transport, private / "home", private / "tmp", private / transport)
 
     def make(self) -> None:
         """Make them, for this user alone."""
-        for folder in (self.config, self.home, self.temporary):
+        for folder in (self.config, self.home, self.temporary, self.told):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def has_session(self, session_id: str) -> bool:

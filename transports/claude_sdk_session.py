@@ -29,12 +29,12 @@ from pydantic import BaseModel
 
 from schemas.errors import ErrorEnvelope
 from schemas.events import TextEvent
-from transports.claude_gate import Gate
+from transports.claude_gate import Gate, hook_says
 from transports.claude_hand_in import NAMES, TOOLS, HandIn, tool_for
 from transports.claude_messages import Reader
-from transports.claude_policy import OWN, QUESTION, SERVER
+from transports.claude_policy import OWN, SERVER
 from transports.claude_program import SECRETS, Folders
-from transports.claude_session import ClaudeSession
+from transports.claude_session import ClaudeSession, TurnFailed
 from transports.claude_wire import Wire, WireBroken
 from transports.port import Emit, SessionSpec, StructuredResult
 from transports.structured import MAX_REPROMPTS
@@ -164,7 +164,7 @@ class SdkSession(ClaudeSession):
             async with asyncio.timeout(timeout_s):
                 request = f"{prompt}\n\n{_how(tool)}"
                 while not waited.over:
-                    said = await self.ask(request, emit)
+                    said = await self._asked(waited, request, emit)
                     # What was refused already is not to be counted once more.
                     if not waited.over:
                         refused = waited.take_text(said)
@@ -177,20 +177,23 @@ class SdkSession(ClaudeSession):
             self.hand_in = self._emit = None
         return _result(waited)
 
+    async def _asked(self, waited: HandIn, request: str, emit: Emit) -> str:
+        """Run a turn that is to hand in; how it ends does not matter once it has."""
+        try:
+            return await self.ask(request, emit)
+        except TurnFailed:
+            if waited.value is None:
+                raise
+            return ""
+
     async def before_tool(self, given: Any, call_id: str | None, context: HookContext) -> Any:
         """Judge a call before it is made: the hook of every call of the session, its sub-agents' too."""
         del context
         name, arguments, known_id = given["tool_name"], given["tool_input"], call_id or ""
         if name in NAMES:
             return self._take_hand_in(name, arguments, known_id)
-        verdict = await self.gate.screen(name, arguments, known_id)
-        if verdict.decision == "deny":
-            return _decided("deny", f"{verdict.code}: {verdict.reason}")
-        if name == QUESTION:
-            return {}  # the client's own callback asks
-        if verdict.decision == "ask":
-            return _decided("ask", verdict.reason)
-        return _decided("allow", arguments=_without_keys(name, arguments))
+        allowed = _without_keys(name, arguments)
+        return await self.gate.hook(name, arguments, known_id, allowed=allowed)
 
     async def may_use(
         self, name: str, arguments: dict[str, Any], context: ToolPermissionContext
@@ -205,14 +208,14 @@ class SdkSession(ClaudeSession):
         waited = self.hand_in
         if waited is None or waited.tool != name or waited.value is not None:
             self.gate.block(call_id, "not_asked_for", "nobody asked for that now")
-            return _decided("deny", "nobody asked for that now")
+            return hook_says("deny", "nobody asked for that now")
         refused = waited.take(arguments)
         if refused is None:
             if self._emit is not None:
                 self._emit(TextEvent(text=json.dumps(waited.value, ensure_ascii=False)))
-            return {**_decided("allow"), "continue_": False, "stopReason": "handed in"}
+            return {**hook_says("allow"), "continue_": False, "stopReason": "handed in"}
         over = {"continue_": False, "stopReason": "not accepted"} if waited.over else {}
-        return {**_decided("deny", f"Your answer was not accepted:\n{refused}"), **over}
+        return {**hook_says("deny", f"Your answer was not accepted:\n{refused}"), **over}
 
 
 async def connect(
@@ -291,17 +294,6 @@ def _result(waited: HandIn) -> StructuredResult:
         details={"errors": "\n".join(waited.errors)},
     )
     return StructuredResult(value=None, reprompts=reprompts, error=error)
-
-
-def _decided(
-    decision: str, reason: str = "", *, arguments: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    said: dict[str, Any] = {"hookEventName": "PreToolUse", "permissionDecision": decision}
-    if reason:
-        said["permissionDecisionReason"] = reason
-    if arguments is not None:
-        said["updatedInput"] = dict(arguments)
-    return {"hookSpecificOutput": said}
 
 
 def _without_keys(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

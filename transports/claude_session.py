@@ -23,6 +23,7 @@ from transports.claude_wire import WireBroken, finish
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
 from transports.structured import ask_structured
 
+_UNDERWAY: Final = frozenset({"queued", "started"})
 _REPEAT_S: Final = 0.3
 _TIMED_OUT_GRACE_S: Final = 2.0
 _LEAST_LOOK_S: Final = 0.05
@@ -67,7 +68,9 @@ class Turn:
     def __init__(self, emit: Emit) -> None:
         self.emit = emit
         self.begun = time.monotonic()
-        self.unanswered: set[str] = set()
+        self._said: set[str] = set()
+        self._unanswered: set[str] = set()
+        self._last: Mapping[str, Any] | None = None
         self.steerable = False
         self.tokens = 0
         self.ended_by: str | None = None
@@ -84,14 +87,27 @@ class Turn:
         if not self.done.done():
             self.done.set_result(how)
 
-    def answered(self, result: Mapping[str, Any]) -> None:
-        """Take a result; the turn is over once all that was said has one, or when it was ended."""
-        ids = {*(result.get("user_message_uuids") or []), result.get("user_message_uuid")} - {None}
-        if ids and not ids & self.unanswered:
-            return  # of something that was said in an earlier turn
-        self.unanswered -= ids
-        if not ids or not self.unanswered or self.ended_by is not None or result.get("is_error"):
-            self.finish(result)
+    def said(self, prompt_id: str) -> None:
+        """Note that something is said to the agent: the turn is not over before that is answered."""
+        self._said.add(prompt_id)
+        self._unanswered.add(prompt_id)
+
+    def take(self, frame: Mapping[str, Any]) -> None:
+        """Take a frame that may end the turn: a result, or the end of something that was said.
+
+        What is said while the agent works is either heard in the same run of the program, or begins another one; the
+        turn goes on until all has been heard, so that nothing runs after it.
+        """
+        if frame.get("type") == "result":
+            ids = {*(frame.get("user_message_uuids") or []), frame.get("user_message_uuid")} - {None}
+            if ids and not ids & self._said:
+                return  # of something that was said in an earlier turn
+            self._last = frame
+            self._unanswered = self._unanswered - ids if ids else set()
+        elif frame.get("type") == "command_lifecycle" and frame.get("state") not in _UNDERWAY:
+            self._unanswered.discard(str(frame.get("command_uuid")))
+        if self._last is not None and not self._unanswered:
+            self.finish(self._last)
 
 
 class ClaudeSession:
@@ -153,8 +169,8 @@ class ClaudeSession:
             self._ending = asyncio.create_task(self._end(turn, "rate_limited", _TIMED_OUT_GRACE_S))
         if frame.get("type") == "result":
             keep_total(self._folders, self._session_id, self.reader.base)
-            if turn is not None:
-                turn.answered(frame)
+        if turn is not None:
+            turn.take(frame)
 
     def lost(self, error: WireBroken) -> None:
         """Take the end of the program."""
@@ -207,7 +223,7 @@ class ClaudeSession:
         if turn is None or not turn.steerable or turn.done.done() or turn.ended_by is not None:
             return False
         prompt_id = str(uuid.uuid4())
-        turn.unanswered.add(prompt_id)
+        turn.said(prompt_id)
         try:
             await self._link.prompt(text, prompt_id)
         except StepwiseError:
@@ -276,7 +292,7 @@ class ClaudeSession:
 
     async def _say(self, turn: Turn, prompt: str) -> Mapping[str, Any] | WireBroken:
         prompt_id = str(uuid.uuid4())
-        turn.unanswered.add(prompt_id)
+        turn.said(prompt_id)
         await self._link.prompt(prompt, prompt_id)
         return await asyncio.shield(turn.done)
 

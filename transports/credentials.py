@@ -22,6 +22,14 @@ VARIABLES: Final[Mapping[Provider, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Per provider the variables that reach its programs, and only theirs."""
+KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+        "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "openai": ("OPENAI_API_KEY",),
+    }
+)
+"""Those of them of which one must be set, the usual one first."""
 PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 """How the model's address is reached from this machine."""
 

@@ -114,7 +114,7 @@ def make_worker(
         fsync=False,
         heartbeat_every_s=0.05,
         stub_may_crash_worker=True,
-        **settings,
+        **{"transports": ["stub"], **settings},
     )
     blobs = open_blobs(store, fsync=False, shared=True, temporal_is_loopback=True)
     return WorkerContext(

@@ -325,6 +325,30 @@ async def test_what_is_said_while_it_works_reaches_the_agent_in_the_same_turn(
     assert any("mind the gap" in text for _, text in server.seen[1].texts)
 
 
+async def test_what_was_said_to_an_agent_that_is_stopped_begins_nothing_after_that(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mind(seen: Seen) -> Reply:
+        return turn("Well.") if "more" in seen.asked else turn(Run("tail -f /dev/null"))
+
+    heard = Heard()
+    with AnthropicServer(mind) as server:
+        point_at(server, monkeypatch)
+        session = await transport.open_session(make_spec(tmp_path), heard.emit)
+        work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
+        await heard.until(lambda event: event.kind == "tool_started")
+        assert await session.steer("mind the gap")
+        assert (await session.interrupt(20)).method == "cooperative"
+        outcome = await work
+        assert outcome.error is not None
+        assert outcome.error.code == "interrupted"
+        before = len(server.seen)
+        assert (await session.work(WorkRequest("more"), heard.emit)).end == "completed"
+        await session.aclose()
+    assert len(server.seen) == before + 1
+    assert "more" in server.seen[-1].asked
+
+
 async def test_every_question_is_asked_and_its_answers_reach_the_agent(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,9 +120,10 @@ async def test_missing_search_attributes_are_a_warning_and_are_registered_on_dem
 
 
 async def test_a_tuned_server_with_a_worker_has_all_that_is_needed(
-    client: Client, capsys: pytest.CaptureFixture[str]
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client
+    monkeypatch.setenv("STEPWISE_TRANSPORTS", "stub")
     code, checks = await _checks(capsys, "--fix")
 
     assert code == 0

@@ -11,6 +11,7 @@ from cli.checks_server import _register
 from cli.main import run
 from system.devserver import SEARCH_ATTRIBUTES
 from system.settings import load
+from transports.credentials import KEYS
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +26,21 @@ def _checks(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str, str
     return {one["name"]: (one["verdict"], one["seen"], one["mend"]) for one in checks}
 
 
-def test_a_good_machine_lacks_only_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("keys", [True, False], ids=["with keys", "without keys"])
+def test_a_good_machine_lacks_only_the_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, keys: bool
+) -> None:
+    for name in (name for names in KEYS.values() for name in names):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY") if keys else ():
+        monkeypatch.setenv(name, "not-a-key")
     checks = _checks(capsys)
 
-    assert {name for name, (verdict, _, _) in checks.items() if verdict != "ok"} == {"server"}
+    assert {name for name, (verdict, _, _) in checks.items() if verdict == "fail"} == {"server"}
+    said = {name: (seen, mend) for name, (verdict, seen, mend) in checks.items() if verdict == "warn"}
+    unused = ("installed, and no key is set", "set OPENAI_API_KEY where the worker runs")
+    assert said.get("transport codex", unused) == unused
+    assert ("transport codex" in said) is not keys
     assert {"settings", "python", "git", "temporal program", "store", "data folder", "transport stub"} < set(
         checks
     )

@@ -58,6 +58,7 @@ check: $(VENV)/.all ## Lint, types, import rules, dependencies, generated files
 	$(BIN)/deptry .
 	$(BIN)/python -m schemas.export --check
 	$(BIN)/python docs/settings_table.py --check
+	$(BIN)/python tests/conformance/matrix.py --check
 	$(BIN)/python deploy/check.py
 
 fmt: $(VENV)/.all ## Format the code

@@ -13,6 +13,8 @@ MAX_DEPTH: Final = 24
 """How deep substitutions, groups and scripts in scripts may nest."""
 
 _BREAKS: Final = " \t\n;&|()<>"
+_PLAIN: Final = re.compile(r"[^ \t\n;&|()<>\\'\"$`]+")
+_PLAIN_WITHIN: Final = re.compile(r"[^$`\"'\\\n{}<>]+")
 _DELIMITER: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n$`\\]+)\"|(\\?)([A-Za-z0-9_.!%+-]+)")
 _PARAMETER: Final = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[\w@*$-]*\])?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -162,8 +164,10 @@ class Cursor:
             elif char == "`":
                 parts.append(self._backtick(quoted=False))
             else:
-                parts.append(Word(char, char))
-                self.pos += 1
+                plain = self.match(_PLAIN)
+                run = char if plain is None else plain[0]
+                parts.append(Word(run, run))
+                self.pos += len(run)
         if self.pos == start:
             raise unreadable("a word is expected")
         return _joined(parts)
@@ -266,8 +270,10 @@ class Cursor:
         if char == "\\" and after and after in escapable:
             self.pos += 2
             return literal(after)
-        self.pos += 1
-        return literal(char)
+        plain = self.match(_PLAIN_WITHIN)
+        run = char if plain is None else plain[0]
+        self.pos += len(run)
+        return literal(run)
 
     def _dollar(self, *, quoted: bool) -> Word:
         if self.peek("$(("):

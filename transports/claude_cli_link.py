@@ -15,12 +15,13 @@ from transports.claude_wire import Wire, WireBroken
 Frame = Mapping[str, Any]
 
 _HOOK: Final = "before_tool"
-_FOREVER_S: Final = 30 * 86_400
+# It answers at once: people are asked by the request after it, which has no bound.
+_HOOK_S: Final = 600
 _INITIALIZE: Final = {
     "subtype": "initialize",
     "hooks": {
         "PreToolUse": [
-            {"matcher": None, "hookCallbackIds": [_HOOK], "timeout": _FOREVER_S, "onFailure": "block"}
+            {"matcher": None, "hookCallbackIds": [_HOOK], "timeout": _HOOK_S, "onFailure": "block"}
         ]
     },
 }
@@ -136,27 +137,27 @@ class CliLink:
         return True
 
     async def _decide(self, request_id: str, request: Frame) -> None:
-        match request.get("subtype"):
-            case "hook_callback" if request.get("callback_id") == _HOOK:
-                given = request.get("input") or {}
-                said = await self._gate.hook(
-                    str(given.get("tool_name")),
-                    given.get("tool_input") or {},
-                    str(request.get("tool_use_id") or ""),
-                )
-                answer: Frame = {"subtype": "success", "response": said}
-            case "can_use_tool":
-                arguments = request.get("input") or {}
-                decision = await self._gate.decide(
-                    str(request.get("tool_name")), arguments, str(request.get("tool_use_id") or "")
-                )
-                answer = {"subtype": "success", "response": _as_permission(decision, arguments)}
-            case other:
-                answer = {"subtype": "error", "error": f"not supported: {other}"}
+        try:
+            answer: Frame = {"subtype": "success", "response": await self._answer(request)}
+        except Exception as error:  # noqa: BLE001 - a hook that has an error for an answer blocks
+            answer = {"subtype": "error", "error": repr(error)}
         with contextlib.suppress(StepwiseError):
             await self._wire.send(
                 {"type": "control_response", "response": {**answer, "request_id": request_id}}
             )
+
+    async def _answer(self, request: Frame) -> Frame:
+        call_id = str(request.get("tool_use_id") or "")
+        arguments = request.get("input") or {}
+        match request.get("subtype"):
+            case "hook_callback" if request.get("callback_id") == _HOOK:
+                name, given = str(arguments.get("tool_name")), arguments.get("tool_input") or {}
+                return await self._gate.hook(name, given, call_id)
+            case "can_use_tool":
+                name = str(request.get("tool_name"))
+                return _as_permission(await self._gate.decide(name, arguments, call_id), arguments)
+            case other:
+                raise StepwiseError("unsupported_request", f"not supported: {other}")
 
 
 def _as_permission(decision: Decision, arguments: Frame) -> dict[str, Any]:

@@ -39,7 +39,8 @@ from transports.claude_wire import Wire, WireBroken
 from transports.port import Emit, SessionSpec, StructuredResult
 from transports.structured import MAX_REPROMPTS
 
-_FOREVER_S: Final = 30 * 86_400.0
+# A hook answers at once: people are asked by the callback after it, which has no bound.
+_HOOK_S: Final = 600.0
 _CONTROL: Final = frozenset({"control_request", "control_response", "control_cancel_request"})
 # What the program puts there beside the keys: the way to talk to it, and to other sessions.
 _UNSET: Final = (*SECRETS, "CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN")
@@ -251,7 +252,7 @@ async def connect(
 
     options = ClaudeAgentOptions(
         can_use_tool=may_use,
-        hooks={"PreToolUse": [HookMatcher(hooks=[before_tool], on_failure="block", timeout=_FOREVER_S)]},
+        hooks={"PreToolUse": [HookMatcher(hooks=[before_tool], on_failure="block", timeout=_HOOK_S)]},
         mcp_servers={SERVER: create_sdk_mcp_server(SERVER, tools=_tools())},
         verbatim_prompts=True,
     )

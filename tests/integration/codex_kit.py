@@ -16,6 +16,7 @@ import psutil
 from model_servers.openai import OpenAIServer
 from model_servers.script import Ask, HandIn, Mind, Refuse, Reply, Run, Seen, Write, turn
 
+from policy.commands import Verdict, judge
 from schemas.events import TransportEvent
 from schemas.tools import NormalizedToolCall
 from system.processes import RUN_VARIABLE, leftovers
@@ -36,6 +37,13 @@ from transports.port import SessionSpec, StepSession, Transport, WorkOutcome, Wo
 MODEL = "gpt-5.5"
 """A model of the program's own catalogue: others get no tool for patches."""
 KEY = "not-a-key"
+
+
+def asking(command: str, *, workspace: str = "") -> Verdict:
+    """Judge as policy does, and leave ``touch`` to people."""
+    if command.startswith("touch "):
+        return Verdict("ask", "E_ASK", "the test wants to know")
+    return judge(command, workspace=workspace)
 
 
 def transport_for(server: OpenAIServer, command: Sequence[str] | None = None) -> CodexTransport:

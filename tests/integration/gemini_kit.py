@@ -34,8 +34,9 @@ from schemas.events import ToolEnded, TransportEvent
 from schemas.tools import NormalizedToolCall
 from system import processes
 from transports.conformance_bench import DANGEROUS, HUGE_CHARS, MARKER, OTHER, RETRY_S, WORDS, Behaviour
-from transports.gemini_cli import GeminiCliTransport
+from transports.gemini_cli import PROGRAM, GeminiCliTransport
 from transports.port import SessionSpec, Transport
+from transports.programs import AGENTS
 
 AVAILABLE = GeminiCliTransport().is_available()
 needs_gemini = pytest.mark.skipif(not AVAILABLE.ok, reason=f"no Gemini CLI: {AVAILABLE.reason}")
@@ -140,6 +141,14 @@ def killing(run_id: str) -> Mind:
         return behaving(seen)
 
     return answer
+
+
+def hanging(folder: Path) -> Path:
+    """Return a program that runs Gemini CLI, and neither ends with it nor obeys."""
+    script = folder / "gemini"
+    script.write_text(HANGING.replace("$GEMINI", str(AGENTS / "node_modules" / ".bin" / PROGRAM)))
+    script.chmod(0o755)
+    return script
 
 
 @dataclass

@@ -205,15 +205,16 @@ async def test_a_policy_that_fails_is_a_denial(
     assert (calls_of(heard)[0].blocked_reason or "").startswith("policy_error")
 
 
-async def test_a_hook_that_fails_is_a_denial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: object) -> None:
+async def test_a_hook_that_fails_is_a_denial(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the hook is broken")
 
-    monkeypatch.setattr("transports.claude_sdk_session.SdkSession.before_tool", broken)
+    monkeypatch.setattr("transports.claude_gate.Gate.hook", broken)
     spec = make_spec(tmp_path)
-    _, heard, server = await one_turn(
-        in_order(turn(Write("a.txt", "x")), turn("Well.")), spec, registry.open("claude-sdk"), monkeypatch
-    )
+    mind = in_order(turn(Write("a.txt", "x")), turn("Well."))
+    _, heard, server = await one_turn(mind, spec, transport, monkeypatch)
     assert not (spec.workspace / "a.txt").exists()
     assert not calls_of(heard)[0].success
     assert server.seen[-1].calls[0].failed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import re
 import sys
 import tempfile
@@ -26,34 +27,30 @@ from system import processes  # noqa: E402
 from transports import registry  # noqa: E402
 from transports.port import SessionSpec, Transport  # noqa: E402
 
-RUN: Final = "leaks"
+RUN: Final = f"leaks-{os.getpid()}"
 """The run whose steps they are."""
 
 _SETTLE_S: Final = 10.0
 _LOOK_S: Final = 0.01
 _POOL: Final = "asyncio_"
-# What one session's files are named by: ids, moments and process ids.
-_NAMED: Final = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![a-z])[0-9a-f]*[0-9][0-9a-f]*(?![a-z])"
-)
+# What names the files of one session: ids, moments and process ids.
+_NAMED: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{6,}\b|\d+")
+_OF_SQLITE: Final = ("-shm", "-wal")
 
 
 class Held(BaseModel):
     """What the process holds after a run.
 
-    ``descriptors`` and ``threads`` say of what kind each is; ``tasks`` counts those of the event loop beside its main
-    one; ``temporary`` is what is in TMPDIR, ``private`` what is in the agent's own TMPDIR, ``workspace`` the files there;
-    ``state`` counts the files of the run's state, by name with what differs from session to session left out.
+    ``processes`` are all below it but the launcher, and all of the run; ``descriptors`` and ``threads`` say of what kind
+    each is; ``tasks`` counts those of the event loop beside its main one; ``temporary`` is what is in TMPDIR and HOME;
+    ``state`` counts the files of the run's state by their names, in which what is of one session alone is an N.
     """
 
     processes: list[str]
-    left: list[int]
     descriptors: list[str]
     threads: list[str]
     tasks: int
     temporary: list[str]
-    private: list[str]
-    workspace: list[str]
     state: dict[str, int]
     rss_kb: int
     seconds: float
@@ -85,7 +82,8 @@ def _below(folder: Path) -> list[str]:
 def _state(folder: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     for path in folder.rglob("*"):
-        if not path.is_dir():
+        # Those of SQLite come and go.
+        if not path.is_dir() and not path.name.endswith(_OF_SQLITE):
             name = _NAMED.sub("N", str(path.relative_to(folder)))
             found[name] = found.get(name, 0) + 1
     return found
@@ -98,15 +96,12 @@ async def _held(spec: SessionSpec, seconds: float) -> Held:
         await asyncio.sleep(_LOOK_S)
     gc.collect()
     return Held(
-        processes=_children(),
-        left=processes.leftovers(RUN),
+        processes=[*_children(), *(f"{pid} of the run" for pid in processes.leftovers(RUN))],
         descriptors=sorted(_descriptors()),
         # The event loop's pool grows to its bound and stays.
         threads=sorted(one.name for one in threading.enumerate() if not one.name.startswith(_POOL)),
         tasks=len(asyncio.all_tasks()) - 1,
-        temporary=_below(Path(tempfile.gettempdir())),
-        private=[name for path in spec.private.rglob("tmp") for name in _below(path)],
-        workspace=_below(spec.workspace),
+        temporary=[*_below(Path(tempfile.gettempdir())), *_below(Path.home())],
         state=_state(spec.state),
         rss_kb=psutil.Process().memory_info().rss // 1024,
         seconds=round(seconds, 3),

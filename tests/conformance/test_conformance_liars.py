@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from stub_bench import StubBench
 
 from schemas.events import TransportEvent
 from schemas.questions import CallDecision, CallRequest
 from system import processes
 from transports.conformance import CHECKS, Check, prove, unproved
 from transports.conformance_bench import (
-    DANGEROUS,
-    HUGE_CHARS,
-    MARKER,
-    QUESTION,
-    RETRY_S,
-    WORDS,
-    Behaviour,
     Bench,
     NotConforming,
 )
@@ -31,81 +24,11 @@ from transports.port import Emit, SessionSpec, StepSession, StopReport, Transpor
 from transports.stub import CAPABILITIES, StubTransport
 from transports.stub_session import StubSession
 
-WRITE = {"do": "edit", "path": MARKER, "content": "here\n"}
-TURNS: dict[Behaviour, dict[str, Any]] = {
-    "idle": {},
-    "write": {"work": [WRITE]},
-    "hold": {"work": [WRITE, {"do": "stall", "seconds": 3600}]},
-    "hang": {"work": [{"do": "hang"}]},
-    "ask": {"work": [{"do": "ask", "question": QUESTION, "options": ["red", "blue"]}]},
-    "call": {"work": [{"do": "run", "argv": ["/bin/touch", MARKER], "ask": True}]},
-    "bad_once": {"finalize": {"raw": ["It went well."]}},
-    "bad_always": {"finalize": {"raw": ["It went well."] * 4}},
-    "say": {"work": [{"do": "say", "text": WORDS}, {"do": "tokens", "prompt": 5, "completion": 5}]},
-    "command": {"work": [WRITE, {"do": "run", "argv": ["cat", MARKER]}]},
-    "dangerous": {"work": [{"do": "run", "argv": DANGEROUS.split()}]},
-    "stream": {"work": [{"do": "say", "text": WORDS}, {"do": "stall", "seconds": 3600}]},
-    "tool": {"work": [{"do": "run", "argv": ["sleep", "3600"]}]},
-    "background": {"work": [{"do": "run", "argv": ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 &"]}]},
-    "limited": {"work": [{"do": "rate_limit", "seconds": RETRY_S}]},
-    "bad_key": {"work": [{"do": "fail", "message": "set STUB_KEY", "retryable": False}]},
-    "crash": {"work": [{"do": "crash_child"}]},
-    "huge": {"work": [{"do": "run", "argv": ["head", "-c", str(HUGE_CHARS), "/dev/zero"]}]},
-}
-CANNOT: dict[Behaviour, str] = {
-    "parallel": "it makes one call at a time",
-    "subagent": "it has no sub-agents",
-    "cut": "it has no provider",
-}
-
-
-@dataclass
-class StubBench:
-    """A stub whose scenario makes it behave."""
-
-    folder: Path
-    transport: Transport = field(default_factory=StubTransport)
-    behaviours: frozenset[Behaviour] = frozenset(set(get_args(Behaviour)) - CANNOT.keys())
-
-    def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
-        script = {"version": 1, "steps": {step: {"turns": [TURNS[behaviour]]}}}
-        scenario = self.folder / f"{behaviour}-{step}.json"
-        scenario.write_text(json.dumps(script))
-        workspace = self.folder / "workspace"
-        workspace.mkdir(exist_ok=True)
-        run_id = f"conformance-{self.folder.name}"
-        return SessionSpec(
-            run_id=run_id,
-            place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},
-            workspace=workspace,
-            private=self.folder / "private" / step,
-            environment={processes.RUN_VARIABLE: run_id},
-            state=self.folder / "state",
-            system="",
-            model=None,
-            read_only=False,
-            command_timeout_s=60,
-            no_output_s=600,
-            scenario=str(scenario),
-        )
-
 
 @pytest_asyncio.fixture(autouse=True)
 async def no_process_is_left() -> AsyncIterator[None]:
     yield
     await processes.shutdown()
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-async def test_the_stub_holds(check: Check, tmp_path: Path) -> None:
-    bench: Bench = StubBench(tmp_path)
-    assert check.applies(bench) == (check.needs not in CANNOT)
-    if check.needs not in CANNOT:
-        await prove(check, bench)
-
-
-def test_the_stub_claims_nothing_that_is_not_proved() -> None:
-    assert unproved(CAPABILITIES) == frozenset()
 
 
 def test_a_claim_without_a_proof_is_found() -> None:

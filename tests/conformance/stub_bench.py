@@ -1,0 +1,72 @@
+"""A stub whose scenario makes it behave."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from system import processes
+from transports.conformance_bench import DANGEROUS, HUGE_CHARS, MARKER, QUESTION, RETRY_S, WORDS, Behaviour
+from transports.port import SessionSpec, Transport
+from transports.stub import StubTransport
+
+WRITE = {"do": "edit", "path": MARKER, "content": "here\n"}
+TURNS: dict[Behaviour, dict[str, Any]] = {
+    "idle": {},
+    "write": {"work": [WRITE]},
+    "hold": {"work": [WRITE, {"do": "stall", "seconds": 3600}]},
+    "hang": {"work": [{"do": "hang"}]},
+    "ask": {"work": [{"do": "ask", "question": QUESTION, "options": ["red", "blue"]}]},
+    "call": {"work": [{"do": "run", "argv": ["/bin/touch", MARKER], "ask": True}]},
+    "bad_once": {"finalize": {"raw": ["It went well."]}},
+    "bad_always": {"finalize": {"raw": ["It went well."] * 4}},
+    "say": {"work": [{"do": "say", "text": WORDS}, {"do": "tokens", "prompt": 5, "completion": 5}]},
+    "command": {"work": [WRITE, {"do": "run", "argv": ["cat", MARKER]}]},
+    "dangerous": {"work": [{"do": "run", "argv": DANGEROUS.split()}]},
+    "stream": {"work": [{"do": "say", "text": WORDS}, {"do": "stall", "seconds": 3600}]},
+    "tool": {"work": [{"do": "run", "argv": ["sleep", "3600"]}]},
+    "background": {"work": [{"do": "run", "argv": ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 &"]}]},
+    "limited": {"work": [{"do": "rate_limit", "seconds": RETRY_S}]},
+    "bad_key": {"work": [{"do": "fail", "message": "set STUB_KEY", "retryable": False}]},
+    "crash": {"work": [{"do": "crash_child"}]},
+    "huge": {"work": [{"do": "run", "argv": ["head", "-c", str(HUGE_CHARS), "/dev/zero"]}]},
+}
+CANNOT: dict[Behaviour, str] = {
+    "parallel": "it makes one call at a time",
+    "subagent": "it has no sub-agents",
+    "cut": "it has no provider",
+}
+"""What it cannot be made to do, and why."""
+
+
+@dataclass
+class StubBench:
+    """A stub whose scenario makes it behave."""
+
+    folder: Path
+    transport: Transport = field(default_factory=StubTransport)
+    behaviours: frozenset[Behaviour] = frozenset(set(get_args(Behaviour)) - CANNOT.keys())
+
+    def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
+        script = {"version": 1, "steps": {step: {"turns": [TURNS[behaviour]]}}}
+        scenario = self.folder / f"{behaviour}-{step}.json"
+        scenario.write_text(json.dumps(script))
+        workspace = self.folder / "workspace"
+        workspace.mkdir(exist_ok=True)
+        run_id = f"conformance-{self.folder.name}"
+        return SessionSpec(
+            run_id=run_id,
+            place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},
+            workspace=workspace,
+            private=self.folder / "private" / step,
+            environment={processes.RUN_VARIABLE: run_id},
+            state=self.folder / "state",
+            system="",
+            model=None,
+            read_only=False,
+            command_timeout_s=60,
+            no_output_s=600,
+            scenario=str(scenario),
+        )

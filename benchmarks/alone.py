@@ -41,7 +41,7 @@ _GEMINI_SETTINGS: Final = {
     "privacy": {"usageStatisticsEnabled": False},
     "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
 }
-_CODEX_OFF: Final = ("plugins", "apps", "unbounded_connection_retries")
+_CODEX_OFF: Final = ("plugins", "apps", "unbounded_connection_retries", "multi_agent", "tool_suggest")
 
 
 def _schemas() -> list[tuple[str, dict[str, Any]]]:
@@ -200,6 +200,7 @@ async def _codex(folder: Path) -> AsyncIterator[_Call]:
         "model_providers.local": provider,
         "analytics.enabled": "false",
         "check_for_update_on_startup": "false",
+        "web_search": '"disabled"',
         **{f"features.{name}": "false" for name in _CODEX_OFF},
     }
     given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]

@@ -151,7 +151,7 @@ class Rig:
         """Start a worker; settings are given as STEPWISE_… variables."""
         with (self.folder / "workers.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(ROOT / "worker.py")],
+                [sys.executable, str(ROOT / "tests" / "traced_worker.py")],
                 env=self.env(disk, **more),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

@@ -104,7 +104,8 @@ def behave(seen: Seen) -> Reply:
     done = [call for call in seen.calls if call.result is not None]
     match behaviour:
         case "write" | "hold" if not done:
-            return turn("I write.", Write(MARKER, "here\n"))
+            # Without words: what is heard first of it is that the file is written.
+            return turn(Write(MARKER, "here\n"))
         case "hold" if "mind the gap" not in seen.asked:
             return turn("I go on.", "And on.", hang_after=4)
         case "say":

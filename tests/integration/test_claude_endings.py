@@ -111,31 +111,35 @@ async def test_what_a_command_left_running_ends_with_the_session(
     assert not psutil.pid_exists(int((spec.workspace / "pid").read_text()))
 
 
+ANSWERS: list[tuple[Reply, str, str, bool]] = [
+    (Refuse(429, retry_after=3600), "rate_limited", "rate_limited", True),
+    (turn("hello", cut_after=3), "failed", "provider_unreachable", True),
+    (Refuse(401), "failed", "auth_failed", False),
+    (Refuse(403), "failed", "auth_failed", False),
+    (Refuse(400), "failed", "bad_request", False),
+    (Refuse(404), "failed", "model_not_found", False),
+    (Refuse(413), "failed", "request_too_large", False),
+    (Refuse(500), "failed", "provider_error", True),
+    (Refuse(529), "failed", "provider_overloaded", True),
+    (Garbage(b"<html>no</html>"), "failed", "provider_unreachable", True),
+]
+
+
 @pytest.mark.parametrize(
-    ("reply", "end", "code", "retryable"),
-    [
-        (Refuse(401), "failed", "auth_failed", False),
-        (Refuse(403), "failed", "auth_failed", False),
-        (Refuse(429, retry_after=3600), "rate_limited", "rate_limited", True),
-        (Refuse(400), "failed", "bad_request", False),
-        (Refuse(404), "failed", "model_not_found", False),
-        (Refuse(413), "failed", "request_too_large", False),
-        (Refuse(500), "failed", "provider_error", True),
-        (Refuse(529), "failed", "provider_overloaded", True),
-        (turn("hello", cut_after=3), "failed", "provider_unreachable", True),
-        (Garbage(b"<html>no</html>"), "failed", "provider_unreachable", True),
-    ],
+    ("name", "reply", "end", "code", "retryable"),
+    [(NAMES[0], *answer) for answer in ANSWERS] + [(NAMES[1], *answer) for answer in ANSWERS[:2]],
     ids=lambda value: str(value)[:40],
 )
 async def test_what_the_provider_answers_is_classified_and_the_session_goes_on(
+    name: str,
     reply: Reply,
     end: str,
     code: str,
     retryable: bool,
-    transport: Transport,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    transport = registry.open(name)
     broken = True
 
     def mind(_: Seen) -> Reply:

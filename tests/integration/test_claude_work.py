@@ -149,10 +149,10 @@ async def test_usage_is_counted_once_over_turns_and_resumptions(
 
 DENIED = [
     (NAMES, Run("rm -rf /"), "E_"),
-    (NAMES, Run("git push --force"), "E_"),
-    (NAMES, Run("git reset --hard"), "E_"),
-    (NAMES, Run("chmod -R 777 ."), "E_"),
-    (NAMES, Run(":(){ :|:& };:"), "E_"),
+    (NAMES[:1], Run("git push --force"), "E_"),
+    (NAMES[:1], Run("git reset --hard"), "E_"),
+    (NAMES[:1], Run("chmod -R 777 ."), "E_"),
+    (NAMES[:1], Run(":(){ :|:& };:"), "E_"),
     (NAMES, Write("../outside", "x"), "E_PATH_"),
     (NAMES, Write(".git/config", "x"), "E_PATH_PROTECTED"),
     (NAMES, Write(".claude/settings.json", "{}"), "E_PATH_PROTECTED"),

@@ -31,7 +31,7 @@ $(VENV)/.agents: $(VENV)/.made deploy/agents/package.json deploy/agents/package-
 	@sh deploy/agents/install.sh $(VENV)/agents $(BIN)/python || { echo "Gemini CLI could not be installed: its tests are skipped, and the transport gemini-cli is not available" >&2; exit 2; }
 	@touch $@
 
-agents: $(VENV)/.agents ## Install the agents that come from npm: Gemini CLI
+agents: $(VENV)/.all $(VENV)/.agents ## Install the real agents: Claude Agent SDK and Codex from PyPI, Gemini CLI from npm
 
 demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REPO=… TASK=… [GATE=… TRANSPORT=… SCENARIO=…]
 	@REPO='$(subst ','\'',$(REPO))' TASK='$(subst ','\'',$(TASK))' GATE='$(subst ','\'',$(GATE))' TRANSPORT='$(subst ','\'',$(TRANSPORT))' SCENARIO='$(subst ','\'',$(SCENARIO))' $(BIN)/python -m cli.demo
@@ -46,7 +46,8 @@ replay: $(VENV)/.core ## Replay HISTORY=… (a file, a folder, a workflow id), o
 	@test -n '$(subst ','\'',$(HISTORY))' || { echo "Say what to replay: make replay HISTORY=history.json" >&2; exit 2; }
 	@$(BIN)/stepwise replay '$(subst ','\'',$(HISTORY))' $(if $(WHAT_IF),--what-if '$(subst ','\'',$(WHAT_IF))')
 
-test: $(VENV)/.all ## Run every test (real Temporal server, real git, real processes)
+test: $(VENV)/.all ## Run every test (real Temporal server, real git, real agents with scripted models)
+	@$(MAKE) --no-print-directory agents || true
 	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(PYTEST_ARGS)
 	$(BIN)/python tests/branches.py
 

@@ -1,7 +1,8 @@
-"""Spans of what an agent does: one for each model turn, below it one for each tool call."""
+"""Spans of what an agent does: one for each turn of its session, below it one for each model turn and each tool call."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ from opentelemetry.trace import Span
 from activities.sessions import HeldSession
 from schemas.calls import AttemptKey
 from schemas.common import Usage
-from schemas.events import ToolEnded, TransportEvent
+from schemas.events import ToolEnded, TransportEvent, UsageEvent
 from system.telemetry import Attribute, Value, past_span, span
 
 
@@ -22,6 +23,7 @@ class TurnSpan:
     def __init__(self, parent: Context, opened: Span) -> None:
         self._parent = parent
         self._opened = opened
+        self._since = time.monotonic()
 
     def used(self, usage: Usage) -> None:
         """Say how many tokens the turn used."""
@@ -29,7 +31,19 @@ class TurnSpan:
         self._opened.set_attribute(Attribute.OUTPUT_TOKENS.value, usage.completion)
 
     def hear(self, event: TransportEvent) -> None:
-        """Add a span for a tool call that ended."""
+        """Add a span for a tool call that ended, or for a model turn whose usage is known.
+
+        A model turn began when the one before it, or the last tool, ended.
+        """
+        if isinstance(event, UsageEvent):
+            used: Mapping[Attribute, Value | None] = {
+                Attribute.OPERATION: "chat",
+                Attribute.INPUT_TOKENS: event.usage.prompt,
+                Attribute.OUTPUT_TOKENS: event.usage.completion,
+            }
+            past_span("chat", self._parent, used, ms=int((time.monotonic() - self._since) * 1_000))
+        if isinstance(event, UsageEvent | ToolEnded):
+            self._since = time.monotonic()
         if isinstance(event, ToolEnded):
             call = event.call
             attributes: Mapping[Attribute, Value | None] = {

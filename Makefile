@@ -72,13 +72,15 @@ schemas: $(VENV)/.core ## Write the JSON Schemas anew
 golden: $(VENV)/.all ## Record the golden histories anew (only when a change of the workflow is meant to break them)
 	$(BIN)/python tests/histories/record.py
 
-bench: $(VENV)/.all ## Measure the engine against a bare workflow, and interrupts; write docs/performance.md
+bench: $(VENV)/.all ## Measure the engine against a bare workflow, interrupts, and transports; write docs/performance.md
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.interrupts
+	$(BIN)/python -m benchmarks.transports
 
 soak: $(VENV)/.all ## Play flows, messages and crashes by chance: STEPWISE_SOAK=500 runs, STEPWISE_SOAK_SEED=… to repeat
 	$(BIN)/python tests/soak/soak.py
 	STEPWISE_KILLS=20 $(BIN)/python -m pytest tests/chaos/test_many_kills.py
+	STEPWISE_LEAK_RUNS=50 $(BIN)/python -m pytest -rP tests/soak/test_agents_leaks.py
 
 lock: $(VENV)/.all ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/core.txt

@@ -17,6 +17,7 @@ from schemas.errors import ErrorEnvelope
 from schemas.events import ToolEnded, ToolStarted, TransportEvent
 from schemas.handoff import StopMethod
 from store.attempts import AttemptLog
+from transports.operations import with_operation
 from transports.port import StopReport, WorkOutcome, WorkRequest
 
 
@@ -58,6 +59,7 @@ class Tally:
 
     def __call__(self, event: TransportEvent) -> None:
         """Take one event; never raises."""
+        event = with_operation(event)
         self.heard_at = time.monotonic()
         self._log.emit(event)
         if isinstance(event, ToolStarted):

@@ -14,7 +14,7 @@ from transports import claude_launch
 from transports.credentials import VARIABLES, provider_environment
 from transports.port import Availability, SessionSpec
 
-INSTALL: Final = "pip install 'stepwise[claude]'"
+INSTALL: Final = "pip install 'claude-agent-sdk>=0.2.189,<0.3' (in a checkout: make agents)"
 """What installs the SDK, and the program with it."""
 SECRETS: Final = tuple(name for name in VARIABLES["anthropic"] if name != "ANTHROPIC_BASE_URL")
 """The variables with the provider's keys."""

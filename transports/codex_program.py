@@ -17,7 +17,7 @@ from system import processes
 from transports.credentials import provider_environment
 from transports.port import Availability, SessionSpec
 
-INSTALL: Final = "pip install 'stepwise[codex]'"
+INSTALL: Final = "pip install 'openai-codex-cli-bin>=0.163,<0.164' (in a checkout: make agents)"
 """What installs the program."""
 WORK: Final = "stepwise_work"
 """The permissions of turns that may change the workspace."""

@@ -16,7 +16,7 @@ from transports.programs import AGENTS, Missing, find_program
 
 PROGRAM: Final = "gemini"
 """The name of its program."""
-INSTALL: Final = "npm install --global @google/gemini-cli"
+INSTALL: Final = "npm install --global @google/gemini-cli@0.61.0 (in a checkout: make agents)"
 """What installs it; in a checkout ``make agents`` does."""
 CLIENT_ATTEMPTS: Final = 1
 """How often the program sends a request that fails, in all: it would wait minutes itself, which is the engine's to do."""

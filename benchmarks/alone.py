@@ -27,7 +27,7 @@ from transports.codex_program import find_program as find_codex
 from transports.codex_schema import strict_schema
 from transports.gemini_cli import PROGRAM as GEMINI
 from transports.gemini_home import DEFAULT_MODEL as GEMINI_MODEL
-from transports.gemini_log import sanitize, session_file
+from transports.gemini_log import make_resumable
 from transports.programs import Program, find_program
 
 Way = Callable[[Path], Awaitable[None]]
@@ -245,9 +245,7 @@ async def gemini_prints(folder: Path) -> None:
     await _gemini(argv, folder, env, TASK, "--session-id", session)
     for prompt, schema in _schemas():
         for chats in dot.glob("tmp/*/chats"):
-            known = session_file(chats, session)
-            if known is not None:
-                sanitize(known)
+            make_resumable(chats, session)
         await _gemini(argv, folder, env, _as_text(prompt, schema), "--resume", session)
 
 

@@ -71,17 +71,21 @@ def test_steps_leave_nothing_behind(name: str, tmp_path: Path) -> None:
         assert held.tasks == 0
         assert held.threads == first.threads
         assert held.descriptors == first.descriptors
+    kept = runs - 1
+    if name == "gemini-cli":
+        # It begins one more file for a session that goes on in another minute, which is removed when it is resumed.
+        kept += 1 + int(sum(held.seconds for held in helds) // 60)
     for file, count in last.state.items():
         more = count - first.state.get(file, 0)
-        assert more <= (runs - 1 if re.fullmatch(KEPT[name], file) else 0), (file, last.state)
+        assert more <= (kept if re.fullmatch(KEPT[name], file) else 0), (file, last.state)
     grown = last.rss_kb - helds[min(WARM, runs) - 1].rss_kb
     assert grown < GROWTH_KB, [held.rss_kb for held in helds]
-    print(_told(name, helds))
+    sys.stdout.write(_told(name, helds))
 
 
 def _told(name: str, helds: list[Held]) -> str:
     """Return the numbers in one line, for who runs the long form."""
     seconds = sorted(held.seconds for held in helds)[len(helds) // 2]
     memory = f"{helds[min(WARM, len(helds)) - 1].rss_kb} to {helds[-1].rss_kb} kB"
-    held = f"{len(helds[-1].descriptors)} descriptors, {len(helds[-1].threads)} threads"
-    return f"{name}: {len(helds)} steps of {seconds:.2f} s, memory {memory}, {held}"
+    more = f"{len(helds[-1].descriptors)} descriptors, {len(helds[-1].threads)} threads"
+    return f"{name}: {len(helds)} steps of {seconds:.2f} s, memory {memory}, {more}\n"

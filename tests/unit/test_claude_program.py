@@ -107,7 +107,7 @@ def test_what_is_missing_is_one_line_with_the_command_that_installs_it(
         found = transport.is_available()
         assert not found.ok
         assert "not installed" in found.reason
-        assert found.install_hint == "pip install 'stepwise[claude]'"
+        assert found.install_hint.startswith("pip install 'claude-agent-sdk")
 
 
 def test_keys_go_into_pipes() -> None:

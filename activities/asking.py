@@ -177,7 +177,7 @@ class Desk:
                 found = None if before else await self.developer.answer(question, everything=False)
                 return found or await self.developer.answer(question, everything=True)
         finally:
-            self._say("")
+            self._say("waiting for a person" if self._waits else "")
 
     async def _by_people(self, question: Question) -> Answer | Park:
         if self._unanswered == "default":

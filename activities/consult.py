@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pydantic import Field
+from temporalio.exceptions import ApplicationError
 
 from activities.briefing import gather
 from activities.context import WorkerContext
@@ -68,6 +69,7 @@ async def _consult(ctx: WorkerContext, call: ConsultIn, stop: Stop) -> ConsultOu
         limit_s=seconds(bundle.spec, step, "answer"),
         task=parts.task,
         emit=emit,
+        start=ctx.sessions.start,
     )
     question = _BEFORE if call.gate == "before" else _AFTER
     asking = ctx.sessions.start(
@@ -77,12 +79,15 @@ async def _consult(ctx: WorkerContext, call: ConsultIn, stop: Stop) -> ConsultOu
     try:
         await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
-            return ConsultOut(reason=f"stopped: {stop.reason}", usage=usage)
+            if stop.reason != "interrupt":
+                # Nobody asked for this stop, so nobody is to be asked: the model is, once more.
+                raise ApplicationError(f"the model's turn was stopped: {stop.reason}", type=stop.reason)
+            return ConsultOut(reason="the decision was cut off", usage=usage)
         decision = asking.result()
     finally:
         stopped.cancel()
         asking.cancel()
         await asyncio.wait({asking})
     if decision is None:
-        return ConsultOut(reason="the developer model gave no answer", model=model or None, usage=usage)
+        return ConsultOut(reason="it gave no answer", model=model or None, usage=usage)
     return ConsultOut(approve=decision.approve, reason=decision.reason, model=model or None, usage=usage)

@@ -24,9 +24,10 @@ from schemas.settings import WorkerSettings
 from schemas.tools import cut
 from system.logs import logger
 from system.untrusted import own_folder
-from transports.port import Emit, SessionSpec, Transport, TransportError
+from transports.port import Emit, SessionSpec, StepSession, Transport
 
 T = TypeVar("T", bound=BaseModel)
+Start = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 SMALL_MODELS: Final[Mapping[str, str | None]] = MappingProxyType(
     {"claude-sdk": "haiku", "claude-cli": "haiku", "gemini-cli": "gemini-3.5-flash-lite", "codex": None}
@@ -39,6 +40,9 @@ WHAT_IS_NEEDED: Final = (
 )
 """The answer to an empty question: nobody can be asked it."""
 _MAX_MESSAGE_CHARS: Final = 8_000
+_CLOSE_LIMIT_S: Final = 20.0
+_SLACK_S: Final = 40.0
+"""How much longer than an answer it may take to open the session, ask and close it again, in seconds."""
 _SYSTEM: Final = """\
 You are the developer who gave a coding agent its task. It works on its own; you answer what it asks, from the task and \
 from what it has said so far. Be brief and definite: one decision, not a discussion. Where options are listed, answer \
@@ -104,9 +108,10 @@ class History:
 
 @dataclass(frozen=True)
 class Developer:
-    """Asks the developer model on behalf of one attempt; never raises but CancelledError.
+    """Asks the developer model on behalf of one attempt, one thing at a time; never raises but CancelledError.
 
-    ``spec`` is that of the attempt, ``limit_s`` how long one answer may take, ``emit`` hears what it costs.
+    ``spec`` is that of the attempt, ``limit_s`` how long one answer may take, ``emit`` hears what it costs, ``start``
+    starts what must come to its end though nobody waits for it any more.
     """
 
     transport: Transport
@@ -115,7 +120,9 @@ class Developer:
     limit_s: float
     task: str
     emit: Emit
+    start: Start
     history: History = field(default_factory=History)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
 
     async def answer(self, question: Question, *, everything: bool) -> Answer | None:
         """Return answers that fit the question, from the last messages or from ``everything``; None without any."""
@@ -129,9 +136,8 @@ class Developer:
             replies = await self.ask(_question_prompt(self.task, shown, asked), Replies)
             if replies is None:
                 return None
-            given = {str(reply.number): reply.answer for reply in replies.answers}
             try:
-                found |= checked(question.model_copy(update={"items": asked}), _as_words(asked, given))
+                found |= _checked(question, asked, replies)
             except BadAnswer as error:
                 _log.warning("the developer model's answer does not fit: %s", error)
                 return None
@@ -150,11 +156,31 @@ class Developer:
 
     async def ask(self, prompt: str, schema: type[T]) -> T | None:
         """Return the model's answer to one prompt, in a session of its own; None without any."""
+        try:
+            # They have one folder, and what a session reads there must be its own.
+            async with self._turn, asyncio.timeout(self.limit_s + _SLACK_S):
+                return await self._ask(prompt, schema)
+        except Exception as error:  # noqa: BLE001 - whatever breaks, it is as if there were no model
+            _log.warning("the developer model cannot be asked: %r", error)
+            return None
+
+    async def _ask(self, prompt: str, schema: type[T]) -> T | None:
+        session = await self.transport.open_session(self._own_spec(), self._used)
+        try:
+            result = await session.structured(prompt, schema, self._used, timeout_s=self.limit_s)
+        finally:
+            await self._close(session)
+        if result.value is None:
+            _log.warning("the developer model did not answer: %s", result.error and result.error.message)
+            return None
+        return schema.model_validate(result.value)
+
+    def _own_spec(self) -> SessionSpec:
         folder = self.spec.private / "developer"
         for part in (folder, folder / "workspace", folder / "home", folder / "tmp"):
             own_folder(part)
         own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
-        spec = replace(
+        return replace(
             self.spec,
             workspace=folder / "workspace",
             private=folder,
@@ -169,19 +195,15 @@ class Developer:
             on_question=None,
             on_call=None,
         )
-        try:
-            session = await self.transport.open_session(spec, self._used)
-        except TransportError as error:
-            _log.warning("the developer model cannot be asked: %s", error)
-            return None
-        try:
-            result = await session.structured(prompt, schema, self._used, timeout_s=self.limit_s)
-        finally:
-            await session.aclose()
-        if result.value is None:
-            _log.warning("the developer model did not answer: %s", result.error and result.error.message)
-            return None
-        return schema.model_validate(result.value)
+
+    async def _close(self, session: StepSession) -> None:
+        closing = self.start(session.aclose())
+        await asyncio.wait({closing}, timeout=_CLOSE_LIMIT_S)
+        if not closing.done():
+            closing.cancel()
+            _log.error("the developer model's session could not be closed within %s s", _CLOSE_LIMIT_S)
+        elif not closing.cancelled() and closing.exception() is not None:
+            _log.error("the developer model's session could not be closed: %r", closing.exception())
 
     def _used(self, event: TransportEvent) -> None:
         # Of its events only the costs are the attempt's.
@@ -201,12 +223,10 @@ class Reviewer:
         developer: Developer,
         every_turns: int,
         steer: Callable[[str], Awaitable[bool]],
-        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._developer = developer
         self._every = every_turns
         self._steer = steer
-        self._start = start
         self._turns = 0
         self._in_turn = False
         self._reviewing: asyncio.Task[None] | None = None
@@ -225,7 +245,7 @@ class Reviewer:
         self._turns += 1
         is_idle = self._reviewing is None or self._reviewing.done()
         if self._turns % self._every == 0 and is_idle:
-            self._reviewing = self._start(self._review())
+            self._reviewing = self._developer.start(self._review())
 
     async def close(self) -> None:
         """End the review that runs, if one does."""
@@ -237,6 +257,14 @@ class Reviewer:
         text = await self._developer.review()
         if text and not await self._steer(text):
             _log.info("the agent could not be steered by the developer model")
+
+
+def _checked(question: Question, asked: Sequence[QuestionItem], replies: Replies) -> dict[str, Words]:
+    """Return the answers to what was asked. Raises BadAnswer: none is no word for the defaults here."""
+    words = _as_words(asked, {str(reply.number): reply.answer for reply in replies.answers})
+    if not words:
+        raise BadAnswer("it answers none of the questions")
+    return checked(question.model_copy(update={"items": list(asked)}), words)
 
 
 def _as_words(asked: Sequence[QuestionItem], given: Mapping[str, list[str]]) -> dict[str, str | list[str]]:

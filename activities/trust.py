@@ -10,7 +10,8 @@ from schemas.run import FlowInput
 
 def is_listed(repo: str, trusted_repos: Sequence[str]) -> bool:
     """Whether a repository, a path or a URL, is one of those the worker trusts."""
-    return _named(repo) in {_named(place) for place in trusted_repos}
+    places = (str(Path(place).expanduser()) if place.startswith("~") else place for place in trusted_repos)
+    return _named(repo) in {_named(place) for place in places}
 
 
 def is_trusted(given: FlowInput | None, trusted_repos: Sequence[str]) -> bool:

@@ -201,7 +201,7 @@ async def _attended(
     tally.also.append(developer.history.hear)
     attempt.desk.developer = developer
     every = attempt.step.developer.review_every_turns
-    reviewer = Reviewer(developer, every, held.session.steer, ctx.sessions.start) if every else None
+    reviewer = Reviewer(developer, every, held.session.steer) if every else None
     if reviewer is not None:
         tally.also.append(reviewer.hear)
     try:
@@ -225,6 +225,7 @@ def _developer(
         limit_s=seconds(attempt.bundle.spec, attempt.step, "answer"),
         task=task,
         emit=tally,
+        start=ctx.sessions.start,
     )
 
 

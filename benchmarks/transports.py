@@ -36,7 +36,7 @@ from step_kit import ASKED, WRITTEN, cold_step, hot_step, make_spec, mind
 from benchmarks import alone
 from system import processes
 from transports import registry
-from transports.port import Transport
+from transports.port import SessionSpec, Transport
 
 RUNS: Final = 5
 PHASES: Final = 1 + len(ASKED)
@@ -71,7 +71,7 @@ _HEAD: Final = (
 class Way:
     """One way to take a step: its times in milliseconds, and the most memory in MB that its processes had."""
 
-    take: Callable[[Path], Awaitable[None]]
+    take: Callable[[], Awaitable[None]]
     times: list[float] = field(default_factory=list)
     memory: float = 0.0
 
@@ -115,11 +115,11 @@ def _ways(transport: Transport, folder: Path) -> Measured:
     """Return the ways of a transport; each has a folder whose contents stay, but for workspaces and private folders."""
     numbers = itertools.count(1)
 
-    async def ours(step: Callable[..., Awaitable[None]], own: Path, _: Path) -> None:
+    async def ours(step: Callable[[Transport, SessionSpec], Awaitable[None]], own: Path) -> None:
         run_id = f"{transport.name}-{next(numbers)}"
         await step(transport, make_spec(own / run_id, run_id, state=own / "state"))
 
-    async def theirs(way: alone.Way, own: Path, _: Path) -> None:
+    async def theirs(way: alone.Way, own: Path) -> None:
         number = own / str(next(numbers))
         (number / "workspace").mkdir(parents=True)
         (own / "home").mkdir(exist_ok=True)
@@ -140,16 +140,16 @@ def _ways(transport: Transport, folder: Path) -> Measured:
 async def _measure(name: str, runs: int, folder: Path) -> Measured:
     measured = _ways(registry.open(name), folder)
     for way in measured.ways:
-        await way.take(folder)
+        await way.take()
     for _ in range(runs):
         for way in measured.ways:
             begun = time.perf_counter()
-            await way.take(folder)
+            await way.take()
             way.times.append((time.perf_counter() - begun) * 1_000)
     for way in measured.ways:
         # On a run of its own: looking takes time.
         with _watched() as most:
-            await way.take(folder)
+            await way.take()
         way.memory = max(most)
     await processes.shutdown()
     return measured

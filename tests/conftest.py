@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import atexit
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import Forks, die_with_the_test
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
@@ -104,13 +105,11 @@ def eventually(what: Callable[[], Any], *, within_s: float = 60.0) -> Any:
         time.sleep(0.02)
 
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def _die_with_the_test() -> None:
-    """Ask the kernel to kill this child when the process that runs the tests ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+@cache
+def _forks() -> Forks:
+    forks = Forks()
+    atexit.register(forks.close)
+    return forks
 
 
 @dataclass
@@ -149,6 +148,10 @@ class Rig:
 
     def worker(self, disk: str = "disk", **more: str) -> subprocess.Popen[bytes]:
         """Start a worker; settings are given as STEPWISE_… variables."""
+        if not any(name.startswith("COVERAGE_") for name in os.environ):
+            forked = _forks().fork(self.env(disk, **more), self.folder, self.folder / "workers.log")
+            self.processes.append(forked)
+            return forked
         with (self.folder / "workers.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, str(ROOT / "tests" / "traced_worker.py")],
@@ -158,7 +161,7 @@ class Rig:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_the_test,  # noqa: PLW1509 - a killed test run leaves no worker behind
+                preexec_fn=die_with_the_test,  # noqa: PLW1509 - a killed test run leaves no worker behind
             )
         self.processes.append(process)
         return process

@@ -396,14 +396,8 @@ class Attempts:
         return carry.finalize is not None and (carry.route is not None or not self._targets)
 
     def take_note(self, order: Resume) -> None:
-        """Remember what a person told the agent, and which transport they chose.
-
-        Where the order leaves the step, the words are for the agent of the step that follows.
-        """
-        if order.action in {"skip", "goto"}:
-            self.run.say_later(order.note)
-            return
-        self.note = together(self.note, order.note)
+        """Keep what a person said for the agent that works next, of this step or another, and the transport they chose."""
+        self.run.say_later(order.note)
         self.transport = order.transport or self.transport
 
 

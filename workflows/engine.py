@@ -171,10 +171,11 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     await _chain_on(run, outcome, summary)
     if outcome != "cancelled":
         outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary
+    if run.outcome is None:
+        run.journal.add("run_completed", outcome=outcome, summary=summary[:500])
     # It stands: nothing that people say from here on could change it, so nothing is taken.
     run.outcome = outcome
     run.show()
-    run.journal.add("run_completed", outcome=outcome, summary=summary[:500])
     released = None
     if state.acquired is not None or state.resolved is not None:
         # Also where no acquisition came back: it may have left a record, whose worker died.

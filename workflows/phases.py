@@ -52,7 +52,8 @@ Out = TypeVar("Out", bound=Durable)
 SLOT_WAIT = timedelta(hours=24)
 WRITING = timedelta(seconds=30)
 DELIVERING = timedelta(seconds=10)
-CONSULTING = timedelta(minutes=10)
+CONSULTING = timedelta(minutes=5)
+"""What it may take beside its answer to ask the developer model: the worker bounds that, this only wakes the run."""
 MAX_BACKOFF_S = 60
 TURNS = 8
 """Turns of the event loop after which a result that is there has come to whoever waits for it."""
@@ -250,25 +251,22 @@ class Phases:
         except ActivityError as error:
             return DeliverOut(live=False, detail=failure_of(error))
 
-    async def consult(self, call: ConsultIn) -> ConsultOut:
-        """Ask the developer model; without a decision where it cannot be asked. Never raises."""
+    async def consult(self, call: ConsultIn, limit_s: float) -> ConsultOut:
+        """Ask the developer model, which may take ``limit_s`` seconds. Raises PhaseLost when nothing came back."""
         pace = resolved(self._state).pace
         handle: workflow.ActivityHandle[ConsultOut] = workflow.start_activity(
             CONSULT.name,
             call,
             result_type=CONSULT.returns,
             task_queue=acquired(self._state).queue,
-            start_to_close_timeout=CONSULTING,
+            start_to_close_timeout=timedelta(seconds=limit_s) + CONSULTING,
             schedule_to_start_timeout=timedelta(seconds=pace.schedule_to_start_s),
             heartbeat_timeout=timedelta(seconds=pace.heartbeat_s),
             retry_policy=ONCE,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary="ask the developer model",
         )
-        try:
-            return await self._await(handle, cuttable=True)
-        except PhaseLost as lost:
-            return ConsultOut(reason=lost.failure)
+        return await self._await(handle, cuttable=True)
 
     def _wait_old(self) -> float:
         return self._state.resolved.pace.recover_old_worker_s if self._state.resolved else 5

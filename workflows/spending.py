@@ -26,11 +26,15 @@ class Spending:
 
     def spent(self, out: WorkOut) -> None:
         """Count what a work phase used, for the run and for the step."""
-        state = self._run.state
-        state.usage = state.usage.plus(out.usage)
-        state.work_seconds += out.elapsed_ms / 1_000
-        self._used = self._used.plus(out.usage)
+        self.used(out.usage)
+        self._run.state.work_seconds += out.elapsed_ms / 1_000
         self._seconds += out.elapsed_ms / 1_000
+
+    def used(self, usage: Usage) -> None:
+        """Count tokens and their cost, for the run and for the step."""
+        state = self._run.state
+        state.usage = state.usage.plus(usage)
+        self._used = self._used.plus(usage)
 
     @property
     def is_used_up(self) -> bool:

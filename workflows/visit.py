@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from typing import Literal
 
 from opentelemetry import trace
 from temporalio import workflow
 
-from schemas.calls import PhaseIn, WorkOut
-from schemas.common import Durable, Execution, Usage
+from schemas.calls import ConsultOut, WorkOut
+from schemas.common import Execution
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
 from schemas.messages import Approve, ExtendBudget, Reject, Resume
@@ -19,18 +19,18 @@ from schemas.routing import Directive, RoutingOutcome
 from schemas.run_state import PartialView, WaitFor
 from workflows.attempt import AttemptOver, Attempts
 from workflows.conversation import Order
-from workflows.facts import Carry, compose, gates_line, stopped
+from workflows.facts import Carry, compose, gates_line, stopped, timeout_s
 from workflows.held import Refused
+from workflows.phases import PhaseLost
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
 from workflows.words import call_reason
 
-Call = TypeVar("Call", bound=PhaseIn)
-Out = TypeVar("Out", bound=Durable)
-
 MAX_REJECTIONS = 5
 MAX_SILENCES = 5
 """How often a visit goes on by itself when nobody answers: an agent that always fails must come to an end."""
+MAX_PROMPT_LIMITS = 5
+"""How often in a row a provider's word is taken for when its limit ends: a visit must not fill a history with tries."""
 EXECUTION: dict[str, Execution] = {
     "finished": "succeeded",
     "interrupted": "interrupted",
@@ -53,6 +53,7 @@ class Visit:
         self._agent_failures = 0
         self._rejections = 0
         self._silences = 0
+        self._limits = 0
 
     async def go(self) -> RoutingOutcome:
         """Run attempts until routing leaves the step. Raises Ended."""
@@ -100,7 +101,8 @@ class Visit:
         facts = compose(step, carry)
         state.partial = None
         for part in (carry.finalize, carry.route):
-            state.usage = state.usage.plus(part.usage if part else Usage())
+            if part is not None:
+                self._at.spending.used(part.usage)
         # Decided as of the end of the last phase: what is recorded now must be the same if it is recorded again.
         ended = self._at.ended or workflow.now()
         state.routing = observe(run.routing, step, facts, ended)
@@ -249,13 +251,25 @@ class Visit:
         """Wait until the provider's limit is over; where somebody interrupts, for a person."""
         run = self._run
         if not run.stop_asked:
-            until = work.retry_at if work and work.retry_at else workflow.now() + timedelta(minutes=1)
             order = await run.wait(
-                "rate_limit", "the provider refuses until then", self._step.human, until=until, default=True
+                "rate_limit",
+                "the provider refuses until then",
+                self._step.human,
+                until=self._until(work),
+                default=True,
             )
             if order is not None:
                 return await self._ordered(order, facts)
         return await self._ask("human", run.interrupted(), facts) if run.stop_asked else None
+
+    def _until(self, work: WorkOut | None) -> datetime:
+        """Return when to try again: when the provider said, and less and less often where it lets nothing be done then."""
+        did_something = work is not None and work.tool_calls > 0
+        self._limits = 1 if did_something else self._limits + 1
+        now = workflow.now()
+        said = work.retry_at if work and work.retry_at else now + timedelta(minutes=1)
+        doublings = self._limits - MAX_PROMPT_LIMITS
+        return max(said, now + timedelta(minutes=min(60, 2**doublings))) if doublings > 0 else said
 
     async def _question(self, question: Question, facts: StepFacts) -> RoutingOutcome | None:
         """Give the next attempt the answer to a question: an early one, a human's, the default."""
@@ -354,15 +368,40 @@ class Visit:
             run.journal.add("human_message", name="approve", by="auto", step=step.id)
             return None
         if run.state.input.approval == "developer":
-            said = await run.phases.consult(self._at.consultation(gate))
-            run.state.usage = run.state.usage.plus(said.usage)
-            run.check_ending()
+            said = await self._consulted(gate)
             if said.approve is not None:
-                name = "approve" if said.approve else "reject"
-                reason = said.reason or None
-                run.journal.add("human_message", name=name, by="developer", step=step.id, reason=reason)
+                run.journal.add(
+                    "human_message",
+                    name="approve" if said.approve else "reject",
+                    by="developer",
+                    step=step.id,
+                    reason=said.reason or None,
+                    model=said.model,
+                )
                 return None if said.approve else Reject(reason=said.reason, by="developer")
+            question = f"{question} The developer model did not decide: {said.reason}"
         return await run.wait("approval", question, step.human)
+
+    async def _consulted(self, gate: Literal["before", "after"]) -> ConsultOut:
+        """Ask the developer model while there is budget to, again where its worker is lost. Raises Ended, Refused."""
+        run, step, spending = self._run, self._step, self._at.spending
+        losses = 0
+        while not spending.is_used_up:
+            call = self._at.consultation(gate)
+            try:
+                said = await run.phases.consult(call, timeout_s(run.spec, step, "answer"))
+            except PhaseLost as lost:
+                run.check_ending()
+                losses += 1
+                if losses > step.retries.infrastructure:
+                    return ConsultOut(reason=lost.failure)
+                # A model that is asked leaves nothing behind: only the workspace has to be found again.
+                run.state.acquired = await run.phases.recover(call.key, "acquire", lost.failure, losses)
+            else:
+                spending.used(said.usage)
+                run.check_ending()
+                return said
+        return ConsultOut(reason=spending.reason)
 
     async def _again_or_leave(self, answer: Reject | Resume, facts: StepFacts) -> RoutingOutcome | None:
         if isinstance(answer, Resume):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from conftest import Rig
 from flow_kit import flow, linear, step, transcript_of
 from model_servers.minds import DRAFT, is_structured
 from model_servers.script import Ask, HandIn, Reply, Seen, Write, turn
-from run_kit import READ_ONLY, update, waiting
+from run_kit import READ_ONLY, ended, said, update, waiting
 
 NAME = "claude-sdk"
 COLOURS = ("red", "blue")
@@ -156,6 +158,79 @@ async def test_the_developer_model_reads_along_and_steers(rig: Rig, repo: Path) 
     assert "wall-0.txt" in model.asked[0]
 
 
+@pytest.mark.parametrize("gate", ["before", "after"])
+async def test_a_decision_that_is_lost_with_its_worker_is_asked_for_again_and_no_person_is(
+    rig: Rig, repo: Path, gate: str
+) -> None:
+    def decided(seen: Seen) -> Reply:
+        if "# The decision" in seen.asked and not model.asked:
+            first.kill()
+        return model(seen)
+
+    model = Model(lambda _: turn("Done."), *[{"approve": True, "reason": ""}] * 2)
+    name = f"lost-{gate}"
+    with agents({NAME: decided}) as env:
+        first = rig.worker(**env)
+        begin(rig, name, repo, step("only", approval=gate, **READ_ONLY), approval="developer")
+        await asyncio.to_thread(first.wait, 60)
+        rig.worker(**env)
+        result = await rig.result(name)
+    rig.check_evidence(result)
+    assert len(model.asked) == 2
+    assert [one.attempt for one in rig.receipts(result.run_id)] == [1]
+    assert [(one["name"], one["by"]) for one in said(rig, result.run_id, "human_message")] == [
+        ("approve", "developer")
+    ]
+    assert said(rig, result.run_id, "waiting") == []
+
+
+@pytest.mark.parametrize("gate", ["before", "after"])
+@pytest.mark.parametrize("how", ["abort", "interrupt"])
+async def test_a_run_is_stopped_while_the_developer_model_decides(
+    rig: Rig, repo: Path, how: str, gate: str
+) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def decides(seen: Seen) -> Reply:
+        if "# The decision" in seen.asked:
+            asked.set()
+            assert go.wait(60)
+        return model(seen)
+
+    model = Model(lambda _: turn("Done."), {"approve": True, "reason": ""})
+    name = f"{how}-{gate}"
+    steps = [step("only", linear("end"), approval=gate, **READ_ONLY), step("end", **READ_ONLY)]
+    with agents({NAME: decides}) as env:
+        rig.worker(**env)
+        begin(rig, name, repo, *steps, approval="developer")
+        try:
+            assert await asyncio.to_thread(asked.wait, 60)
+            await update(rig, name, how)
+            if how == "abort":
+                await ended(rig, name, "stopped")
+        finally:
+            go.set()
+        if how == "interrupt":
+            await waiting(rig, name, "human")
+            await update(rig, name, "resume")
+            await ended(rig, name)
+
+
+async def test_a_person_decides_what_the_developer_model_did_not_and_is_told_why(
+    rig: Rig, repo: Path
+) -> None:
+    model = Model(lambda _: turn("Done."), *[{"approve": "perhaps"}] * 20)
+    with agents({NAME: model}) as env:
+        rig.worker(**env)
+        begin(rig, "perhaps", repo, step("only", approval="before", **READ_ONLY), approval="developer")
+        status = await waiting(rig, "perhaps", "approval")
+        assert status["waiting"]["reason"] == (
+            "may only start? The developer model did not decide: it gave no answer"
+        )
+        await update(rig, "perhaps", "approve", {"by": "ann"})
+        await rig.result("perhaps")
+
+
 async def test_the_developer_model_decides_at_a_gate_and_a_rejection_goes_to_the_agent(
     rig: Rig, repo: Path
 ) -> None:
@@ -176,8 +251,7 @@ async def test_the_developer_model_decides_at_a_gate_and_a_rejection_goes_to_the
     assert result.outcome in {"nothing_to_do", "unverified"}
     assert [one.step_id for one in rig.receipts(result.run_id)] == ["plan", "plan", "end"]
     assert "Name the colour." in prompts[1]
-    said = [event for event in rig.journal(result.run_id) if event.kind == "human_message"]
-    assert [((event.model_extra or {})["name"], (event.model_extra or {})["by"]) for event in said] == [
-        ("reject", "developer"),
-        ("approve", "developer"),
+    assert [(one["name"], one["by"], one["model"]) for one in said(rig, result.run_id, "human_message")] == [
+        ("reject", "developer", "haiku"),
+        ("approve", "developer", "haiku"),
     ]

@@ -186,6 +186,19 @@ async def test_a_rate_limit_of_hours_ends_by_itself(skipping: Skipping) -> None:
     skipping.rig.check_evidence(result)
 
 
+async def test_a_provider_that_says_soon_again_and_again_is_asked_less_and_less_often(
+    skipping: Skipping,
+) -> None:
+    limit = {"do": "rate_limit", "seconds": 0.1}
+    only = turn(*[limit] * 6, write("first", "x"), {"do": "run", "argv": ["true"]}, limit, OK)
+    await skipping.start("soon", asks(), script(only=only))
+    _, result = await skipping.ended("soon")
+    assert result.outcome == "verified"
+    assert len(skipping.rig.receipts(result.run_id)) == 9
+    until = timedelta(minutes=2)
+    assert until <= await waited(skipping, "soon") < 2 * until, "what is done in between lets it begin anew"
+
+
 async def test_a_loop_whose_time_is_up_while_it_waits_ends_by_its_clock(skipping: Skipping) -> None:
     looped = step("only", loop("only", "end", timeout=HOUR, on_exhausted="advance"), gates=[gate("there")])
     limit = {"do": "rate_limit", "seconds": 2 * HOUR}

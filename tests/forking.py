@@ -1,0 +1,172 @@
+"""Workers by fork from a process that has imported all they need: to import it takes longer than most tests.
+
+Run as a program it is that process: it forks a worker for each request on its stdin, and tells of each end on stdout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Forked(subprocess.Popen[bytes]):
+    """A worker that was forked: it is waited for and signalled like any other process."""
+
+    def __init__(self, pid: int, ended: threading.Event) -> None:
+        self.pid = pid
+        self.args = ["worker.py"]
+        self.returncode = None
+        self.stdin = self.stdout = self.stderr = None
+        self.code = 0
+        self.ended = ended
+
+    def poll(self) -> int | None:
+        """Return how it ended, if it did."""
+        if self.ended.is_set():
+            self.returncode = self.code
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        if not self.ended.wait(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.returncode = self.code
+        return self.code
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def __del__(self, _maxsize: int = 0, _warn: Any = None) -> None:
+        """Nothing is held that would have to be let go."""
+
+
+class Forks:
+    """The process that forks workers, and what became of them."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_the_test,  # noqa: PLW1509 - a killed test run leaves nothing behind
+        )
+        self._lock = threading.Lock()
+        self._children: dict[int, Forked] = {}
+        self._born: dict[int, threading.Event] = {}
+        self._made: dict[int, Forked] = {}
+        self._count = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def fork(self, env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
+        """Start a worker with this whole environment; what it writes goes to the end of ``log``."""
+        born = threading.Event()
+        with self._lock:
+            self._count += 1
+            number = self._count
+            self._born[number] = born
+            request = {"number": number, "env": dict(env), "cwd": str(cwd), "log": str(log)}
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        assert born.wait(60), "no worker was forked"
+        return self._made.pop(number)
+
+    def close(self) -> None:
+        """End the process, and with it every worker that is left."""
+        self._process.kill()
+        self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if "born" in said:
+                made = Forked(said["pid"], threading.Event())
+                self._children[said["pid"]] = self._made[said["born"]] = made
+                self._born.pop(said["born"]).set()
+            else:
+                ended = self._children.pop(said["ended"])
+                ended.code = said["code"]
+                ended.ended.set()
+
+
+def die_with_the_test() -> None:
+    """Ask the kernel to kill this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _become(request: Mapping[str, Any]) -> None:
+    """Be the worker; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        die_with_the_test()
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["cwd"])
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.closerange(3, 256)
+        import worker
+
+        code = worker.main()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _tell(**said: int) -> None:
+    os.write(1, json.dumps(said).encode() + b"\n")
+
+
+def _serve() -> None:
+    sys.path.insert(0, str(ROOT))
+    sys.argv = ["worker.py"]
+    import worker
+
+    assert worker
+    children: dict[int, int] = {}
+    buffer = b""
+    while True:
+        ready, _, _ = select.select([0, *children], [], [])
+        for watched in ready:
+            if watched in children:
+                pid = children.pop(watched)
+                _, status = os.waitpid(pid, 0)
+                os.close(watched)
+                _tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+        if 0 not in ready:
+            continue
+        data = os.read(0, 1 << 20)
+        if not data:
+            return
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                _become(request)
+            children[os.pidfd_open(pid)] = pid
+            _tell(born=request["number"], pid=pid)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -7,7 +7,9 @@ import os
 import re
 import secrets
 import socket
+import time
 from pathlib import Path
+from typing import Final
 
 from schemas.errors import BadInput
 from system.files import write_atomic
@@ -15,6 +17,10 @@ from system.files import write_atomic
 _ID_FILE = "worker_id"
 _LOCK_FILE = "worker.lock"
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9-]+")
+
+_RELEASE_S: Final = 2.0
+"""How long a worker that was killed a moment ago may still seem to hold its directory: a child it was starting does."""
+_LOOK_S: Final = 0.05
 
 
 class WorkerIdentity:
@@ -38,16 +44,25 @@ def claim_data_dir(data_dir: Path) -> WorkerIdentity:
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     lock = os.open(data_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + _RELEASE_S
+    while not _locked(lock):
+        if time.monotonic() > until:
+            os.close(lock)
+            raise BadInput(
+                "E_DATA_DIR_IN_USE",
+                f"another worker uses the data directory {data_dir}",
+                mend="give each worker its own STEPWISE_DATA_DIR, or stop the other one",
+            )
+        time.sleep(_LOOK_S)
+    return WorkerIdentity(_own_id(data_dir / _ID_FILE), lock)
+
+
+def _locked(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise BadInput(
-            "E_DATA_DIR_IN_USE",
-            f"another worker uses the data directory {data_dir}",
-            mend="give each worker its own STEPWISE_DATA_DIR, or stop the other one",
-        ) from error
-    return WorkerIdentity(_own_id(data_dir / _ID_FILE), lock)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _own_id(path: Path) -> str:

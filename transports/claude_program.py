@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -108,6 +110,17 @@ def environment(spec: SessionSpec, folders: Folders) -> dict[str, str]:
         "PWD": str(spec.workspace),
     }
     return {**spec.environment, **provider_environment("anthropic"), **_SWITCHES, **own}
+
+
+def drop_socket(pid: int) -> None:
+    """Remove the socket of a program that has ended; one that was killed leaves it.
+
+    It is in the program's own TMPDIR, unless that has too long a path for a socket.
+    """
+    folder = Path(f"/tmp/cc-socks-{os.getuid()}")  # noqa: S108 - the program chooses it
+    with contextlib.suppress(OSError):
+        (folder / f"{pid}.sock").unlink()
+        folder.rmdir()
 
 
 def command_line(

@@ -17,7 +17,7 @@ from schemas.events import ErrorEvent, RateLimited, TextEvent, TransportEvent, T
 from transports.claude_errors import Failure, classify
 from transports.claude_gate import Gate, Mode
 from transports.claude_messages import Reader
-from transports.claude_program import Folders
+from transports.claude_program import Folders, drop_socket
 from transports.claude_usage import keep_total
 from transports.claude_wire import WireBroken, finish
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
@@ -368,5 +368,6 @@ class ClaudeSession:
         if self._turn is not None:
             await self._link.kill()
         await self._link.close()
+        drop_socket(self.pid)
         if self._turn is not None:
             self._turn.finish(WireBroken("session_closed", "the session was closed"))

@@ -301,3 +301,14 @@ async def test_sessions_leave_no_descriptor_and_no_process_behind(
         # The model's server is in this process too, and notices a moment later that its client is gone.
         await asyncio.to_thread(eventually, lambda: here.num_fds() <= before)
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_program_that_is_killed_leaves_no_socket_where_its_own_folder_has_too_long_a_path(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(tmp_path, private=tmp_path / ("long-" * 20) / "private")
+    async with session_of(in_order(), spec, transport, monkeypatch) as (session, heard, _):
+        await session.work(WorkRequest("Do it."), heard.emit)
+        pid = session.pid
+        os.kill(pid, signal.SIGKILL)
+    assert not await asyncio.to_thread(Path(f"/tmp/cc-socks-{os.getuid()}/{pid}.sock").exists)

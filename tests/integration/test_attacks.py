@@ -301,7 +301,9 @@ async def test_a_clone_that_was_destroyed_does_not_keep_a_run_from_ending(tmp_pa
     released = await driver.release()
     assert released.git is not None
     assert released.git.head == work.commit_after
-    fetched = make_repository(tmp_path / "another")
+    # Its base is the same commit, as that of a repository made a second later would not be.
+    fetched = tmp_path / "another"
+    git(tmp_path, "clone", "--quiet", str(driver.repo), str(fetched))
     git(fetched, *shlex.split(released.git.fetch)[1:])
     assert git(fetched, "rev-parse", acquired.branch) == work.commit_after
 

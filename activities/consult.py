@@ -18,7 +18,6 @@ from activities.running import Stop
 from activities.timeouts import seconds
 from schemas.calls import ConsultIn, ConsultOut
 from schemas.common import Closed, Usage
-from schemas.errors import BadInput
 from schemas.events import TransportEvent, UsageEvent
 
 _BEFORE = "May this step be done now? Approve it unless something speaks against it."
@@ -42,9 +41,7 @@ async def consult(ctx: WorkerContext, call: ConsultIn) -> ConsultOut:
 async def _consult(ctx: WorkerContext, call: ConsultIn, stop: Stop) -> ConsultOut:
     await ctx.check_lease(call.key.run_id, call.lease)
     bundle = await ctx.bundle(call.bundle)
-    step = bundle.spec.step(call.key.step_id)
-    if step is None:
-        raise BadInput("BadFlowInput", f"flow {bundle.spec.id!r} has no step {call.key.step_id!r}")
+    step = bundle.step(call.key.step_id)
     offered = [ctx.transports[name] for name in call.transports if name in ctx.transports]
     able = (
         one for one in offered if developer_model(one, ctx.settings) is not None and one.is_available().ok

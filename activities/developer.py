@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, Field
 
+from activities.closing import Start, close_session
 from schemas.answers import BadAnswer, checked
 from schemas.common import Closed
 from schemas.events import TextEvent, ToolEnded, TransportEvent, UsageEvent
@@ -24,15 +24,10 @@ from schemas.settings import WorkerSettings
 from schemas.tools import cut
 from system.logs import logger
 from system.untrusted import own_folder
-from transports.port import Emit, SessionSpec, StepSession, Transport
+from transports.port import Emit, SessionSpec, Transport
 
 T = TypeVar("T", bound=BaseModel)
-Start = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
-SMALL_MODELS: Final[Mapping[str, str | None]] = MappingProxyType(
-    {"claude-sdk": "haiku", "claude-cli": "haiku", "gemini-cli": "gemini-3.5-flash-lite", "codex": None}
-)
-"""Per transport with a model the one that answers where no other is set; None is the transport's own default."""
 LAST_MESSAGES: Final = 10
 MAX_HISTORY_CHARS: Final = 200_000
 WHAT_IS_NEEDED: Final = (
@@ -40,7 +35,6 @@ WHAT_IS_NEEDED: Final = (
 )
 """The answer to an empty question: nobody can be asked it."""
 _MAX_MESSAGE_CHARS: Final = 8_000
-_CLOSE_LIMIT_S: Final = 20.0
 _SLACK_S: Final = 40.0
 """How much longer than an answer it may take to open the session, ask and close it again, in seconds."""
 _SYSTEM: Final = """\
@@ -52,10 +46,8 @@ _log = logger("activities")
 
 def developer_model(transport: Transport, settings: WorkerSettings) -> str | None:
     """Return the model that answers through a transport, empty for its own default; None where nobody does."""
-    wanted = settings.developer_qa_model
-    if wanted == "off" or transport.name not in SMALL_MODELS:
-        return None
-    return wanted or SMALL_MODELS[transport.name] or ""
+    wanted, small = settings.developer_qa_model, transport.capabilities.small_model
+    return None if wanted == "off" or small is None else wanted or small
 
 
 class Reply(Closed):
@@ -169,7 +161,7 @@ class Developer:
         try:
             result = await session.structured(prompt, schema, self._used, timeout_s=self.limit_s)
         finally:
-            await self._close(session)
+            await close_session(session, self.start)
         if result.value is None:
             _log.warning("the developer model did not answer: %s", result.error and result.error.message)
             return None
@@ -195,15 +187,6 @@ class Developer:
             on_question=None,
             on_call=None,
         )
-
-    async def _close(self, session: StepSession) -> None:
-        closing = self.start(session.aclose())
-        await asyncio.wait({closing}, timeout=_CLOSE_LIMIT_S)
-        if not closing.done():
-            closing.cancel()
-            _log.error("the developer model's session could not be closed within %s s", _CLOSE_LIMIT_S)
-        elif not closing.cancelled() and closing.exception() is not None:
-            _log.error("the developer model's session could not be closed: %r", closing.exception())
 
     def _used(self, event: TransportEvent) -> None:
         # Of its events only the costs are the attempt's.

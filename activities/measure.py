@@ -87,9 +87,7 @@ def _chosen(bundle: Bundle, call: MeasureIn) -> list[tuple[StepSpec, Gate]]:
     """Return the step's gates, or those named ``<step>/<gate>``, then with that whole name."""
     spec = bundle.spec
     if call.gates is None:
-        step = spec.step(call.key.step_id)
-        if step is None:
-            raise BadInput("BadFlowInput", f"flow {spec.id!r} has no step {call.key.step_id!r}")
+        step = bundle.step(call.key.step_id)
         return [(step, gate) for gate in step.gates]
     known = {f"{step.id}/{gate.name}": (step, gate) for step in spec.steps for gate in step.gates}
     missing = [name for name in call.gates if name not in known]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from activities.asking import Desk
+from activities.closing import CLOSE_LIMIT_S, close_session
 from schemas.calls import AttemptKey
 from schemas.events import TransportEvent
 from transports.port import Emit, SessionSpec, StepSession, StopReport, Transport
@@ -23,7 +24,6 @@ T = TypeVar("T")
 _log = logging.getLogger("stepwise.activities")
 # How long a session may take, beyond the grace, to say that its turn is over.
 _LADDER_SLACK_S: Final = 15.0
-_CLOSE_LIMIT_S: Final = 20.0
 
 
 class Relay:
@@ -81,7 +81,7 @@ class SessionRegistry:
             session = await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.cancel()
-            await asyncio.wait({opening}, timeout=_CLOSE_LIMIT_S)
+            await asyncio.wait({opening}, timeout=CLOSE_LIMIT_S)
             if opening.done():
                 await self._close_opened(opening)
             else:
@@ -159,7 +159,7 @@ class SessionRegistry:
             held.parking = None
         if self._held.get(held.key.path) is held:
             del self._held[held.key.path]
-        await self._close(held.session)
+        await close_session(held.session, self.start)
 
     async def close_run(self, run_id: str) -> None:
         """Close all sessions of a run."""
@@ -171,7 +171,7 @@ class SessionRegistry:
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=_CLOSE_LIMIT_S)
+            await asyncio.wait(set(self._tasks), timeout=CLOSE_LIMIT_S)
 
     async def _close_where(self, chosen: Callable[[HeldSession], bool]) -> None:
         for held in [held for held in self._held.values() if chosen(held)]:
@@ -183,13 +183,4 @@ class SessionRegistry:
 
     async def _close_opened(self, opening: asyncio.Task[StepSession]) -> None:
         if not opening.cancelled() and opening.exception() is None:
-            await self._close(opening.result())
-
-    async def _close(self, session: StepSession) -> None:
-        closing = self.start(session.aclose())
-        await asyncio.wait({closing}, timeout=_CLOSE_LIMIT_S)
-        if not closing.done():
-            closing.cancel()
-            _log.error("a session could not be closed within %s s", _CLOSE_LIMIT_S)
-        elif not closing.cancelled() and closing.exception() is not None:
-            _log.error("a session could not be closed", exc_info=closing.exception())
+            await close_session(opening.result(), self.start)

@@ -23,7 +23,7 @@ from activities.workspace import open_run, settle
 from flows.bundle import Bundle
 from schemas.calls import AttemptKey, FinalizeOut, ProposeOut, SessionPhaseIn, WorkResult
 from schemas.common import FileChanges, SessionMode, Usage
-from schemas.errors import BadInput, ErrorEnvelope
+from schemas.errors import ErrorEnvelope
 from schemas.events import TransportEvent, UsageEvent
 from schemas.flow import StepSpec
 from schemas.handoff import MAX_SUMMARY_CHARS, HandoffDraft
@@ -136,10 +136,7 @@ async def _begin(ctx: WorkerContext, call: SessionPhaseIn) -> None:
 async def _where(ctx: WorkerContext, call: SessionPhaseIn) -> tuple[OpenRun, Bundle, StepSpec]:
     opened = await open_run(ctx, call.key.run_id, call.lease)
     bundle = await ctx.bundle(call.bundle)
-    step = bundle.spec.step(call.key.step_id)
-    if step is None:
-        raise BadInput("BadFlowInput", f"flow {bundle.spec.id!r} has no step {call.key.step_id!r}")
-    return opened, bundle, step
+    return opened, bundle, bundle.step(call.key.step_id)
 
 
 async def _ask(

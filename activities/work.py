@@ -40,7 +40,6 @@ from activities.workspace import open_run, settle
 from flows.bundle import Bundle
 from schemas.calls import WorkIn, WorkOut, WorkResult
 from schemas.common import FileChanges, SessionMode
-from schemas.errors import BadInput
 from schemas.events import TextEvent, TranscriptHeader
 from schemas.flow import StepSpec
 from schemas.handoff import PartialHandoff, SessionRef, StopMethod
@@ -91,9 +90,7 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
         return stored.out
     opened = await open_run(ctx, key.run_id, call.lease)
     bundle = await ctx.bundle(call.bundle)
-    step = bundle.spec.step(key.step_id)
-    if step is None:
-        raise BadInput("BadFlowInput", f"flow {bundle.spec.id!r} has no step {key.step_id!r}")
+    step = bundle.step(key.step_id)
     intent = await ctx.blocking(ctx.evidence.get_model, intent_key(key), WorkIntent)
     if intent is not None:
         return await complete(ctx, opened, key, intent, step, None)

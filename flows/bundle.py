@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from schemas.common import Digest, Durable
 from schemas.errors import BadInput, EvidenceConflict
-from schemas.flow import FlowSpec
+from schemas.flow import FlowSpec, StepSpec
 from schemas.run import MAX_SPEC_BYTES
 
 MAX_BUNDLE_BYTES = MAX_SPEC_BYTES
@@ -28,6 +28,13 @@ class Bundle(Durable):
     personas: dict[str, str]
     scenario: str | None = None
     digest: Digest
+
+    def step(self, step_id: str) -> StepSpec:
+        """Return the step of this id. Raises BadInput for one that the flow does not have."""
+        found = self.spec.step(step_id)
+        if found is None:
+            raise BadInput("BadFlowInput", f"flow {self.spec.id!r} has no step {step_id!r}")
+        return found
 
     def canonical(self) -> bytes:
         """Return the bytes that stand for this bundle: JSON with sorted keys, without the digest."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from transports import claude_launch
-from transports.credentials import VARIABLES, provider_environment
+from transports.credentials import KEYS, provider_environment
 from transports.port import Availability, SessionSpec
 
 INSTALL: Final = "pip install 'claude-agent-sdk>=0.2.189,<0.3' (in a checkout: make agents)"
 """What installs the SDK, and the program with it."""
-SECRETS: Final = tuple(name for name in VARIABLES["anthropic"] if name != "ANTHROPIC_BASE_URL")
+SECRETS: Final = KEYS["anthropic"]
 """The variables with the provider's keys."""
 
 _LAUNCHER: Final = (sys.executable, "-I", "-S", claude_launch.__file__)

@@ -28,6 +28,7 @@ CAPABILITIES: Final = TransportCapabilities(
     max_context_tokens=200_000,
     provider_name="anthropic",
     structured_output_fallback="microloop",
+    small_model="haiku",
 )
 """What it can do, as far as the conformance suite proves it."""
 

@@ -29,6 +29,7 @@ CAPABILITIES: Final = TransportCapabilities(
     max_context_tokens=258_400,
     provider_name="openai",
     structured_output_fallback="microloop",
+    small_model="",
 )
 """What Codex can do as it is driven here."""
 

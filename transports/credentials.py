@@ -9,19 +9,6 @@ from typing import Final, Literal
 
 Provider = Literal["anthropic", "google", "openai"]
 
-VARIABLES: Final[Mapping[Provider, tuple[str, ...]]] = MappingProxyType(
-    {
-        "anthropic": (
-            "ANTHROPIC_API_KEY",
-            "ANTHROPIC_AUTH_TOKEN",
-            "CLAUDE_CODE_OAUTH_TOKEN",
-            "ANTHROPIC_BASE_URL",
-        ),
-        "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
-        "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
-    }
-)
-"""Per provider the variables that reach its programs, and only theirs."""
 KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
@@ -29,7 +16,11 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "openai": ("OPENAI_API_KEY",),
     }
 )
-"""Those of them of which one must be set, the usual one first."""
+"""Per provider the variables with its keys, of which one must be set, the usual one first."""
+ADDRESSES: Final[Mapping[Provider, str]] = MappingProxyType(
+    {"anthropic": "ANTHROPIC_BASE_URL", "google": "GOOGLE_GEMINI_BASE_URL", "openai": "OPENAI_BASE_URL"}
+)
+"""Per provider the variable with the address of its service, if that is not the usual one."""
 PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 """How the model's address is reached from this machine."""
 
@@ -37,4 +28,5 @@ PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 def provider_environment(provider: Provider, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return those variables of a provider that are set and not empty, from ``environment`` (default: this process's)."""
     source = os.environ if environment is None else environment
-    return {name: source[name] for name in (*VARIABLES[provider], *PROXIES) if source.get(name)}
+    names = (*KEYS[provider], ADDRESSES[provider], *PROXIES)
+    return {name: source[name] for name in names if source.get(name)}

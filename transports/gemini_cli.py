@@ -30,6 +30,7 @@ CAPABILITIES: Final = TransportCapabilities(
     max_context_tokens=1_048_576,
     provider_name="google",
     structured_output_fallback="microloop",
+    small_model="gemini-3.5-flash-lite",
 )
 """What it can do. A process takes one prompt, so there is no hot context, and nobody can be asked by it."""
 

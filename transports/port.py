@@ -31,7 +31,11 @@ class Availability:
 
 @dataclass(frozen=True)
 class TransportCapabilities:
-    """What a transport can do; the conformance suite proves each flag."""
+    """What a transport can do; the conformance suite proves each flag.
+
+    ``small_model`` is the model that answers what agents ask, where no other is set: empty for the program's own
+    default, None where there is no model.
+    """
 
     output_format: bool = False
     interrupts: bool = False
@@ -48,6 +52,7 @@ class TransportCapabilities:
     max_context_tokens: int = 0
     provider_name: str = "unknown"
     structured_output_fallback: Literal["none", "microloop"] = "none"
+    small_model: str | None = None
 
 
 @dataclass(frozen=True)

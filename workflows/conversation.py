@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -51,7 +52,7 @@ class Ended(Exception):
         self.error = error
 
 
-class Conversation:
+class Conversation(ABC):
     """The messages of a run and its waits. The run itself says what it shows."""
 
     def __init__(self, state: RunState, mailbox: Mailbox) -> None:
@@ -71,9 +72,9 @@ class Conversation:
         self._abort: Abort | None = None
         self._stop_order: Resume | None = None
 
+    @abstractmethod
     def show(self) -> None:
         """Bring what people see up to date."""
-        raise NotImplementedError
 
     # Where the run stands.
 

@@ -225,7 +225,7 @@ class Phases:
                     SOME,
                     summary="release the workspace",
                     queue=held.control_queue,
-                    wait=timedelta(seconds=self._wait_old()),
+                    wait=timedelta(seconds=self._pace.recover_old_worker_s),
                     heartbeat=True,
                 )
             except PhaseLost as gone:
@@ -268,8 +268,10 @@ class Phases:
         )
         return await self._await(handle, cuttable=True)
 
-    def _wait_old(self) -> float:
-        return self._state.resolved.pace.recover_old_worker_s if self._state.resolved else 5
+    @property
+    def _pace(self) -> Pace:
+        """The worker's time-outs; the usual ones while the flow is not resolved."""
+        return self._state.resolved.pace if self._state.resolved else Pace()
 
     async def _ordinary(
         self,
@@ -283,7 +285,6 @@ class Phases:
         wait: timedelta | None = None,
         heartbeat: bool = False,
     ) -> Out:
-        pace = self._state.resolved.pace if self._state.resolved else Pace()
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
             ref.name,
             call,
@@ -291,7 +292,7 @@ class Phases:
             task_queue=queue,
             start_to_close_timeout=limit,
             schedule_to_start_timeout=wait,
-            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s) if heartbeat else None,
+            heartbeat_timeout=timedelta(seconds=self._pace.heartbeat_s) if heartbeat else None,
             retry_policy=retry,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
@@ -319,14 +320,13 @@ class Phases:
     def _start_writing(
         self, ref: ActivityRef[Call, Out], call: Call, *, summary: str, activity_id: str | None = None
     ) -> workflow.ActivityHandle[Out]:
-        pace = self._state.resolved.pace if self._state.resolved else None
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
             ref.name,
             call,
             result_type=ref.returns,
             activity_id=activity_id,
             start_to_close_timeout=WRITING,
-            heartbeat_timeout=timedelta(seconds=pace.heartbeat_s) if pace else None,
+            heartbeat_timeout=timedelta(seconds=self._pace.heartbeat_s),
             retry_policy=STORE,
             summary=summary,
         )

@@ -1,4 +1,4 @@
-"""The stub holds every check of the conformance suite; transports that do not hold one are found out."""
+"""Transports that do not hold a check of the conformance suite are found out."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ async def test_a_model_that_breaks_or_hangs_is_no_model(
 async def test_a_session_that_does_not_close_costs_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: bool
 ) -> None:
-    monkeypatch.setattr(module, "_CLOSE_LIMIT_S", 0.01)
+    monkeypatch.setattr("activities.closing.CLOSE_LIMIT_S", 0.01)
     answer = await developer(tmp_path, Scripted(BLUE, "close", breaks)).answer(QUESTION, everything=False)
     assert answer is not None
 

@@ -246,8 +246,8 @@ async def test_a_session_that_opens_in_the_moment_it_is_cancelled_is_closed() ->
 async def test_a_session_that_opens_long_after_it_was_cancelled_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("sessions", "closing"):
-        monkeypatch.setattr(f"activities.{module}.CLOSE_LIMIT_S", 0.01)
+    for room in ("sessions", "closing"):
+        monkeypatch.setattr(f"activities.{room}.CLOSE_LIMIT_S", 0.01)
     registry, session, late = SessionRegistry(park_s=60), FakeSession(), asyncio.Event()
     transport = FakeTransport(session, late, heeds=False)
     task = asyncio.ensure_future(registry.open(key(), transport, SPEC, drop))
@@ -265,8 +265,8 @@ async def test_a_session_that_opens_long_after_it_was_cancelled_is_closed(
 
 
 async def test_a_session_that_does_not_close_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sessions", "closing"):
-        monkeypatch.setattr(f"activities.{module}.CLOSE_LIMIT_S", 0.01)
+    for room in ("sessions", "closing"):
+        monkeypatch.setattr(f"activities.{room}.CLOSE_LIMIT_S", 0.01)
     registry, session = SessionRegistry(park_s=60), FakeSession(closes=False)
     held = await opened(registry, session)
 

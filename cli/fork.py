@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
@@ -22,6 +21,7 @@ from flows.source import read_source
 from schemas.errors import BadInput
 from schemas.flow import FlowSpec
 from schemas.fork import ForkOf, ForkRef
+from schemas.json_text import parse_json
 from schemas.run import FlowInput, InlineFile, InlineSpec
 from schemas.run_record import RunRecord
 from store.evidence import Evidence
@@ -184,7 +184,7 @@ def _value(name: str, value: str) -> Any:
     if not value.startswith(_JSON_BEGINS):
         return value
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError as error:
         raise BadInput(
             "BadFlowInput", f"--input {name}: it is not JSON: {error}", mend="mend it, or give a text"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ import typer
 from cli.mcp_server import Server
 from cli.mcp_tools import Workshop
 from schemas.errors import BadInput
+from schemas.json_text import parse_json
 from system.processes import child_env, shutdown
 
 NAME: Final = "stepwise"
@@ -71,7 +71,7 @@ def _environment(file: Path | None) -> dict[str, str]:
     if file is None:
         return child_env(extra={name: os.environ[name] for name in _OWN if name in os.environ})
     try:
-        given = json.loads(file.read_bytes())
+        given = parse_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise BadInput("bad_environment", f"{file} cannot be read: {error}") from error
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):

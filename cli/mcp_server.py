@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Any, Final
 
 from cli.mcp_tools import Said, Tool, Workshop
+from schemas.json_text import parse_json
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The versions of the protocol that are spoken, the newest first."""
@@ -54,8 +55,8 @@ class Server:
 
     def _take(self, line: bytes) -> None:
         try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
+            message = parse_json(line)
+        except ValueError:
             self._refuse(None, _RefusedError(_PARSE_ERROR, "not JSON"))
             return
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from cli.options import AsJson
 from cli.session import settings
 from cli.starting import checked_input, merged, named_flow, params_of, report, scenario_of, send
 from schemas.errors import BadInput
+from schemas.json_text import parse_json
 
 
 def start(
@@ -76,8 +76,8 @@ def _more(text: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(text)
+    except ValueError as error:
         raise BadInput(
             "BadFlowInput", f"--input is not JSON: {error}", mend="give one JSON object"
         ) from error

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from schemas.common import Digest, Durable
 from schemas.errors import BadInput, EvidenceConflict
 from schemas.flow import FlowSpec, StepSpec
+from schemas.json_text import parse_json
 from schemas.run import MAX_SPEC_BYTES
 
 MAX_BUNDLE_BYTES = MAX_SPEC_BYTES
@@ -76,7 +77,7 @@ def read_bundle(data: bytes, *, digest: str | None = None) -> Bundle:
     if digest is not None and found != digest:
         raise EvidenceConflict("BundleChanged", f"the stored bundle has digest {found}, not {digest}")
     try:
-        return Bundle.model_validate({**json.loads(data), "digest": found})
+        return Bundle.model_validate({**parse_json(data), "digest": found})
     except (ValueError, TypeError, ValidationError) as error:
         raise EvidenceConflict("BundleUnreadable", f"the stored bundle cannot be read: {error}") from error
 

@@ -61,7 +61,7 @@ REFUSED: Final = (
     (
         "E_CMD_INTERACTIVE",
         "waits for a person at a terminal",
-        "vi vim nvim nano emacs pico less more man top htop visudo",
+        "vi vim nvim nano emacs pico less more man top htop",
     ),
     (
         "E_CMD_WRAPPER",

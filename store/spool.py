@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from schemas.json_text import parse_json
 from schemas.tools import cut
 from store.errors import StoreUnavailable
 from store.evidence import line_of
@@ -95,8 +95,8 @@ def whole_lines(data: bytes) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in data.split(b"\n")[:-1]:
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = parse_json(line)
+        except ValueError:
             continue
         if isinstance(value, dict):
             found.append(value)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.errors import StepwiseError
+from schemas.json_text import parse_json
 from system.processes import Child, Finished, LineTooLong, StdinClosed
 
 MAX_LINE: Final = 32_000_000
@@ -126,7 +127,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     if not text.startswith(b"{"):
         return None
     try:
-        frame = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        frame = parse_json(text)
+    except ValueError as error:
         raise WireBroken("agent_protocol", f"the program wrote a torn frame: {text[:200]!r}") from error
     return frame if isinstance(frame, dict) else None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from schemas.json_text import parse_json
+
 _EXITED: Final = re.compile(r"^(?:Process exited with|Exit) code:? (-?\d+)$", re.MULTILINE)
 _RUNS_ON: Final = re.compile(r"^Process running with session ID", re.MULTILINE)
 _REFUSED: Final = re.compile(r"failed|rejected|aborted|unsupported", re.IGNORECASE)
@@ -90,7 +92,7 @@ class Rollout:
 
     def _take(self, line: bytes) -> None:
         try:
-            item = json.loads(line).get("payload")
+            item = parse_json(line).get("payload")
         except (ValueError, AttributeError):
             return
         if not isinstance(item, dict) or not isinstance(item.get("call_id"), str):
@@ -107,7 +109,7 @@ class Rollout:
 
 def _object(text: object) -> Mapping[str, Any]:
     try:
-        value = json.loads(text) if isinstance(text, str) else None
+        value = parse_json(text) if isinstance(text, str) else None
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.common import Usage
+from schemas.json_text import parse_json
 
 Record = dict[str, Any]
 
@@ -165,7 +166,7 @@ def _parts(message: Record) -> list[Record]:
 
 def _parsed(line: bytes) -> Record | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

@@ -13,6 +13,7 @@ from typing import Any, Final
 from policy.commands import Verdict
 from schemas.common import Usage
 from schemas.events import TextEvent, ToolEnded, ToolStarted, UsageEvent
+from schemas.json_text import parse_json
 from schemas.tools import NormalizedToolCall, cut
 from transports.gemini_log import Tail, usage_of
 from transports.gemini_policy import BUILT_IN, SHELL
@@ -59,7 +60,7 @@ class Stream:
     def take(self, line: bytes) -> None:
         """Take one line."""
         try:
-            event = json.loads(line)
+            event = parse_json(line)
         except ValueError:
             event = None
         if not isinstance(event, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from cli.session import WORKFLOW_TYPE, complain
 from schemas.errors import StepwiseError
+from schemas.json_text import parse_json
 from system.connection import connect
 from system.settings import Loaded
 from workflows.start import run_id
@@ -138,6 +138,6 @@ def _execution(info: WorkflowExecutionInfo) -> Execution:
 
 def _value(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        return parse_json(data)
     except ValueError:
         return None

@@ -309,6 +309,7 @@ async def test_a_program_that_is_killed_leaves_no_socket_where_its_own_folder_ha
     spec = make_spec(tmp_path, private=tmp_path / ("long-" * 20) / "private")
     async with session_of(in_order(), spec, transport, monkeypatch) as (session, heard, _):
         await session.work(WorkRequest("Do it."), heard.emit)
-        pid = session.pid
+        socket, pid = Path(f"/tmp/cc-socks-{os.getuid()}/{session.pid}.sock"), session.pid
+        assert await asyncio.to_thread(socket.exists)
         os.kill(pid, signal.SIGKILL)
-    assert not await asyncio.to_thread(Path(f"/tmp/cc-socks-{os.getuid()}/{pid}.sock").exists)
+    assert not await asyncio.to_thread(socket.exists)

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from harmless import Harmless
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
@@ -92,11 +93,14 @@ async def test_files_are_read_listed_written_and_edited(workspace: Path) -> None
     ],
 )
 async def test_what_is_not_allowed_is_an_error_with_its_code(
-    name: str, arguments: dict[str, Any], code: str, workspace: Path
+    name: str, arguments: dict[str, Any], code: str, workspace: Path, tmp_path: Path
 ) -> None:
-    async with served(workspace) as client:
+    harmless, seen = Harmless(tmp_path), tmp_path / "environment.json"
+    seen.write_text(json.dumps({"PATH": harmless.path}))
+    async with served(workspace, "--environment", str(seen)) as client:
         well, words = await call(client, name, **arguments)
     assert not well
+    assert harmless.called() == []
     assert words.startswith(code)
 
 
@@ -121,15 +125,16 @@ async def test_commands_have_an_environment_of_their_own_an_end_and_a_bound(
     async with served(workspace) as client:
         _, words = await call(client, "run_command", command="env")
         assert "hush" not in words
-    async with served(workspace, "--environment", str(seen), "--timeout", "0.5") as client:
+    async with served(workspace, "--environment", str(seen)) as client:
         _, words = await call(client, "run_command", command="env; exit 3")
         assert "ONLY=this" in words
         assert words.startswith("Exit code 3")
+        _, words = await call(client, "run_command", command="printf '%0100000d' 0")
+        assert len(words) < MAX_OUTPUT + 100
+    async with served(workspace, "--timeout", "0.5") as client:
         well, words = await call(client, "run_command", command="tail -f a.txt")
         assert not well
         assert words.startswith("Ended after 0.5 seconds")
-        _, words = await call(client, "run_command", command="printf '%0100000d' 0")
-        assert len(words) < MAX_OUTPUT + 100
 
 
 async def test_calls_run_beside_each_other_and_end_with_the_client(workspace: Path) -> None:

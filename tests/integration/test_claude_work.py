@@ -7,11 +7,13 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from claude_kit import DRAFT, KEY, NAMES, make_spec, point_at
+from harmless import FORK_BOMB, Harmless
 from model_servers.anthropic import AnthropicServer
 from model_servers.script import Ask, Call, HandIn, Mind, Reply, Run, Seen, Tokens, Write, in_order, turn
 
@@ -128,7 +130,7 @@ async def test_usage_is_counted_once_over_turns_and_resumptions(
     def answer(_: Seen) -> Reply:
         return turn("So.", tokens=Tokens(input=1_000, cached=50, output=20))
 
-    spec, parts = make_spec(tmp_path), []
+    parts = []
     with AnthropicServer(answer) as server:
         point_at(server, monkeypatch)
         resume = None
@@ -140,7 +142,6 @@ async def test_usage_is_counted_once_over_turns_and_resumptions(
             await session.aclose()
             resume = session.session_id
             parts.append(used(heard))
-    assert spec.resume is None
     for part in parts:
         assert (part.prompt, part.cache_read, part.completion) == (2_000, 100, 40)
     assert parts[0].cost_usd == pytest.approx(parts[1].cost_usd)
@@ -152,7 +153,7 @@ DENIED = [
     (NAMES[:1], Run("git push --force"), "E_"),
     (NAMES[:1], Run("git reset --hard"), "E_"),
     (NAMES[:1], Run("chmod -R 777 ."), "E_"),
-    (NAMES[:1], Run(":(){ :|:& };:"), "E_"),
+    (NAMES[:1], Run(FORK_BOMB), "E_"),
     (NAMES, Write("../outside", "x"), "E_PATH_"),
     (NAMES, Write(".git/config", "x"), "E_PATH_PROTECTED"),
     (NAMES, Write(".claude/settings.json", "{}"), "E_PATH_PROTECTED"),
@@ -176,11 +177,14 @@ DENIED = [
 async def test_what_policy_denies_has_no_effect_and_is_reported_with_the_reason(
     name: str, part: Run | Write | Call, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    harmless = Harmless(tmp_path)
     spec = make_spec(tmp_path)
+    spec = replace(spec, environment={**spec.environment, "PATH": harmless.path})
     (spec.workspace / "link").symlink_to(tmp_path)
     mind = in_order(turn(part), turn("Well."))
     outcome, heard, server = await one_turn(mind, spec, registry.open(name), monkeypatch)
     assert outcome.end == "completed"
+    assert not [made for made in harmless.called() if made.endswith((" /", " ."))]
     assert not (tmp_path / "outside").exists()
     assert not (tmp_path / "inside").exists()
     assert [call.failed for call in server.seen[-1].calls] == [True]
@@ -232,8 +236,11 @@ async def test_a_subagent_is_seen_and_held_to_the_same_policy(
             return turn("I could not.")
         return turn("Well.") if seen.calls else turn(Call("Agent", task))
 
+    harmless = Harmless(tmp_path)
     spec = make_spec(tmp_path)
+    spec = replace(spec, environment={**spec.environment, "PATH": harmless.path})
     outcome, heard, _ = await one_turn(mind, spec, transport, monkeypatch)
+    assert "rm -rf /" not in harmless.called()
     assert outcome.end == "completed"
     ran, written, agent = sorted(
         calls_of(heard), key=lambda call: ("rm" not in call.input, call.agent_id is None)

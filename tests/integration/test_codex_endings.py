@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
+from clock import Clock
 from codex_kit import DRAFT, KEY, hanging_command, one_turn, run_of, session_of, spec_in, transport_for
 from model_servers.openai import OpenAIServer
 from model_servers.script import (
@@ -229,18 +230,21 @@ async def test_a_command_has_no_more_time_than_the_step_allows(tmp_path: Path) -
     assert "more than 0.5 seconds" in (call.output or "")
 
 
-async def test_time_that_people_take_is_not_the_agents(tmp_path: Path) -> None:
-    asked = asyncio.Event()
+async def test_time_that_people_take_is_not_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    for module in ("codex_course", "codex_asking"):
+        monkeypatch.setattr(f"transports.{module}.time", clock)
 
     async def answer(question: Question) -> Answer:
-        asked.set()
-        await asyncio.sleep(3.1)
+        clock.later_s += 3_600
         return Answer(answers={question.items[0].question: "Yes"}, source="test")
 
     spec = spec_in(tmp_path, on_question=answer)
     with OpenAIServer(in_order(turn(Ask("May I?", ("Yes", "No"))), turn("Thanks."), SILENT)) as server:
         async with session_of(transport_for(server), spec) as (session, events):
-            outcome = await session.work(WorkRequest("Do it.", max_seconds=3), events.append)
+            outcome = await session.work(WorkRequest("Do it.", max_seconds=60), events.append)
             assert outcome.end == "completed"
             outcome = await session.work(WorkRequest("Go on.", max_seconds=0.5), events.append)
             assert (outcome.end, outcome.stop_reason) == ("budget", "seconds")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from gemini_kit import GeminiBench, calls_of, needs_gemini, serving
+from harmless import FORK_BOMB, Harmless
 from model_servers.script import Call, Part, Run, Write, in_order, turn
 
 from system import processes
@@ -40,7 +39,7 @@ FLOOR = {
     "true; rm -rf .": "floor_delete",
     "rm -rf *": "floor_delete",
     "dd if=/dev/zero of=/dev/sda": "floor_device",
-    ":(){ :|:& };:": "",
+    FORK_BOMB: "",
 }
 """Commands that are denied with no hook at all, and by which rule; the last one by none, since it cannot be read."""
 
@@ -64,8 +63,11 @@ async def work(bench: GeminiBench, **more: Any) -> tuple[WorkOutcome, Heard]:
 async def test_the_floor_holds_without_a_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gate, "command", "exit 7")  # the program lets calls pass when its hook fails so
     commands = [*FLOOR, "rm -rf build", "touch ran"]
+    harmless, bench = Harmless(tmp_path), GeminiBench(tmp_path)
+    environment = {"PATH": harmless.path, processes.RUN_VARIABLE: bench.run_id}
     with serving(in_order(turn(*map(Run, commands))), monkeypatch):
-        outcome, heard = await work(GeminiBench(tmp_path))
+        outcome, heard = await work(bench, environment=environment)
+    assert harmless.called() == ["rm -rf build"]
     calls = {json.loads(call.input)["command"]: call for call in calls_of(heard.events)}
     reasons = {command: calls[command].blocked_reason or "" for command in FLOOR}
     assert {command: reason.split(":")[0] for command, reason in reasons.items() if FLOOR[command]} == {
@@ -261,7 +263,6 @@ async def test_a_hook_without_an_interpreter_denies(tmp_path: Path, monkeypatch:
     async with Gate(tmp_path, allow) as gate:
         command = gate.command
         monkeypatch.undo()
-        assert os.access(sys.executable, os.X_OK)
         assert command.startswith(str(tmp_path))
         assert (await hook(gate, call_of("good")))[0] == 0
         done = subprocess.run(["/bin/bash", "-c", command], input=b"{}", capture_output=True, check=False)

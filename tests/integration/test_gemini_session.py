@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from clock import Clock
 from gemini_kit import DRAFT, GeminiBench, calls_of, end_program, is_asked_for_json, needs_gemini, serving
 from model_servers.script import (
     Garbage,
@@ -294,8 +295,11 @@ async def test_a_program_that_does_not_end_with_its_turn_is_ended(
 async def test_time_that_people_take_is_not_the_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = Clock()
+    monkeypatch.setattr("transports.gemini_turn.time", clock)
+
     async def slowly(request: CallRequest) -> CallDecision | Park:
-        await asyncio.sleep(4)
+        clock.later_s += 3_600
         return CallDecision(signature=request.signature, allow=True)
 
     monkeypatch.setattr("transports.gemini_policy.judge", ask)

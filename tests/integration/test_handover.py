@@ -62,7 +62,7 @@ async def test_an_agent_goes_on_where_another_one_was_interrupted(
     assert result.outcome == "verified", result.summary
     (asked,) = told
     assert "Where you were stopped" in asked
-    assert f"changed {BUGGY}" in asked or BUGGY in asked
+    assert BUGGY in asked
     assert "No values have no mean" in asked
     receipts = rig.receipts(run_id)
     assert [one.transport for one in receipts] == [first, second, first, first]

@@ -78,8 +78,9 @@ def test_steps_leave_nothing_behind(name: str, tmp_path: Path) -> None:
     for file, count in last.state.items():
         more = count - first.state.get(file, 0)
         assert more <= (kept if re.fullmatch(KEPT[name], file) else 0), (file, last.state)
-    grown = last.rss_kb - helds[min(WARM, runs) - 1].rss_kb
-    assert grown < GROWTH_KB, [held.rss_kb for held in helds]
+    if runs > WARM:
+        # Fewer steps say nothing of memory.
+        assert last.rss_kb - helds[WARM - 1].rss_kb < GROWTH_KB, [held.rss_kb for held in helds]
     sys.stdout.write(_told(name, helds))
 
 

@@ -39,6 +39,7 @@ def test_a_good_machine_lacks_only_the_server(
     assert {name for name, (verdict, _, _) in checks.items() if verdict == "fail"} == {"server"}
     said = {name: (seen, mend) for name, (verdict, seen, mend) in checks.items() if verdict == "warn"}
     unused = ("installed, and no key is set", "set OPENAI_API_KEY where the worker runs")
+    assert all(name.startswith("transport ") for name in said)
     assert said.get("transport codex", unused) == unused
     assert ("transport codex" in said) is not keys
     assert {"settings", "python", "git", "temporal program", "store", "data folder", "transport stub"} < set(

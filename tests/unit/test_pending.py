@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +44,7 @@ NASTY = [
     "~",
     "--name abort",
     "ä 漢 😀",
-    "\x1b]0;title\x07\x15it's!\n```\trm -rf \\ ~",
+    "\x1b]0;title\x07\x15it's!\n```\ttouch \\ x",
     "\u202eturned \x9b31m\u200b\U000e0041",
     "",
 ]
@@ -57,7 +59,9 @@ def situation(kind: Any, **more: Any) -> Situation:
 def words(typed: str) -> list[str]:
     """Return a command's words as a real shell hands them to a program."""
     script = f"temporal() {{ printf '%s\\0' \"$@\"; }}\n{typed}\n"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=folder)
+        assert list(Path(folder).iterdir()) == []
     assert done.stderr == ""
     return done.stdout.removesuffix("\0").split("\0")
 

@@ -196,6 +196,7 @@ def test_no_shell_runs_in_an_allowed_text_what_is_denied(shell: str, stub: Path,
         return
     program = shutil.which(shell)
     assert program is not None
+    (stub / "ran").unlink(missing_ok=True)
     subprocess.run(
         [program, "-c", text],
         env={"PATH": str(stub / "bin")},

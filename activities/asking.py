@@ -11,8 +11,7 @@ import asyncio
 import contextvars
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -29,6 +28,7 @@ from schemas.run_state import Asked, Settled
 from store.errors import RedactionFailed
 from store.evidence import Evidence
 from system.logs import logger
+from transports.pauses import Pauses
 from transports.port import Emit, Park
 
 Unanswered = Literal["human", "default", "fail"]
@@ -51,48 +51,6 @@ def teller(client: Client | None, workflow_id: str) -> Tell:
         await handle.signal(name, payload, rpc_timeout=timedelta(seconds=TELL_LIMIT_S))
 
     return tell
-
-
-class Pauses:
-    """How long an attempt has waited for people: that is not its agent's time. Overlapping waits count once."""
-
-    def __init__(self) -> None:
-        self._open = 0
-        self._since = 0.0
-        self._past_s = 0.0
-        self._none = asyncio.Event()
-        self._none.set()
-        self.ended_at = 0.0
-
-    @property
-    def on(self) -> bool:
-        """Whether somebody is waited for now."""
-        return self._open > 0
-
-    @property
-    def total_s(self) -> float:
-        """All waiting so far, in seconds."""
-        return self._past_s + (time.monotonic() - self._since if self.on else 0.0)
-
-    async def over(self) -> None:
-        """Return once nobody is waited for."""
-        await self._none.wait()
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Count the block as waiting."""
-        if not self.on:
-            self._since = time.monotonic()
-            self._none.clear()
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            if not self.on:
-                self.ended_at = time.monotonic()
-                self._past_s += self.ended_at - self._since
-                self._none.set()
 
 
 Word = Given | CallDecision

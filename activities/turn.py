@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from activities.asking import Desk, Pauses
+from activities.asking import Desk
 from activities.endings import Ending, Order, of_order, of_turn
 from activities.running import Stop
 from activities.sessions import HeldSession, SessionRegistry
@@ -18,6 +18,7 @@ from schemas.events import ToolEnded, ToolStarted, TransportEvent
 from schemas.handoff import StopMethod
 from store.attempts import AttemptLog
 from transports.operations import with_operation
+from transports.pauses import Pauses
 from transports.port import StopReport, WorkOutcome, WorkRequest
 
 

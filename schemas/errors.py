@@ -55,6 +55,13 @@ class StepwiseError(Exception):
         )
 
 
+def envelope_of(error: Exception, *, code: str) -> ErrorEnvelope:
+    """Return any error as data: one that is not ours is of kind ``code``, and may be gone at the next attempt."""
+    if isinstance(error, StepwiseError):
+        return error.envelope()
+    return ErrorEnvelope(code=code, message=repr(error), retryable=True)
+
+
 class BadInput(StepwiseError):
     """Raised when something a person wrote cannot be used; the message names the field and the mend."""
 

@@ -62,6 +62,13 @@ def parts_of(path: str, *, roots: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def leads_out(pattern: str) -> bool:
+    """Tell whether a pattern of paths may match something out of the workspace, or git's own files."""
+    parts = pattern.split("/")
+    outside = pattern.startswith(("/", "~")) or ".." in parts
+    return outside or any(canonical_name(part) in NEVER for part in parts)
+
+
 def check_writable(path: str, parts: Sequence[str]) -> None:
     """Raise PathDenied when a tool may not change what is at ``parts``."""
     if any(canonical_name(part) in NOT_WRITABLE for part in parts):

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.errors import StepwiseError
+from schemas.errors import StepwiseError, envelope_of
 from schemas.events import SessionOpened
 from system.files import write_atomic
 from transports.claude_cli_link import CliLink
@@ -61,7 +61,10 @@ class ClaudeCliTransport:
         session_id = spec.resume or str(uuid.uuid4())
         reader = reader_for(spec, folders, session_id, source="cli-observed")
         gate = gate_for(spec, session_id, reader, OURS)
-        config = _mcp_config(spec, folders)
+        try:
+            config = _mcp_config(spec, folders)
+        except (OSError, StepwiseError) as error:
+            raise TransportError(envelope_of(error, code="spawn_failed")) from error
         wire = await started(spec, folders, session_id, tools=_TOOLS, mcp_config=str(config))
         link = CliLink(wire, gate)
         session = ClaudeSession(spec, session_id, folders, link, gate, reader)

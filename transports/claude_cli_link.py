@@ -34,7 +34,7 @@ class CliLink:
         self._wire = wire
         self._gate = gate
         self._numbers = itertools.count(1)
-        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._waiting: dict[str, asyncio.Future[Frame]] = {}
         self._deciding: dict[str, asyncio.Task[None]] = {}
         self._pump: asyncio.Task[None] | None = None
 
@@ -48,16 +48,23 @@ class CliLink:
         return self._wire.pid
 
     async def initialize(self, timeout_s: float) -> None:
-        """Shake hands; raises WireBroken."""
+        """Shake hands; raises WireBroken, and StepwiseError for a program that would let a call pass whose hook fails."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._request(_INITIALIZE)
+                said = await self._request(_INITIALIZE)
         except TimeoutError:
             raise WireBroken(
                 "agent_hung", f"the program did not answer within {timeout_s:g} seconds"
             ) from None
         except WireBroken as error:
             raise await self._wire.why(error) from error
+        # A program that does not know ``onFailure`` drops it, and answers all the same.
+        if not said.get("hook_on_failure_supported") or said.get("hooks_applied") is False:
+            raise StepwiseError(
+                "hooks_unsupported",
+                "the program would let a call pass whose hook fails",
+                mend="update Claude Code",
+            )
 
     async def prompt(self, text: str, prompt_id: str) -> None:
         """Say something as the user, word for word; raises WireBroken."""
@@ -90,13 +97,14 @@ class CliLink:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _request(self, request: Frame) -> None:
-        """Make a control request and wait for its answer; raises WireBroken."""
+    async def _request(self, request: Frame) -> Frame:
+        """Make a control request and return its answer; raises WireBroken."""
         request_id = f"stepwise-{next(self._numbers)}"
-        self._waiting[request_id] = answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = answer
         try:
             await self._wire.send({"type": "control_request", "request_id": request_id, "request": request})
-            await answer
+            return await answer
         finally:
             self._waiting.pop(request_id, None)
 
@@ -108,6 +116,8 @@ class CliLink:
             error = await self._wire.ended()
         except WireBroken as broken:
             error = broken
+        except Exception as odd:  # noqa: BLE001 - whatever it was, nobody understands this program any more
+            error = WireBroken("agent_protocol", f"the program wrote a frame that cannot be read: {odd!r}")
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(error)
@@ -119,13 +129,19 @@ class CliLink:
         """Take a frame of the control protocol; False for any other."""
         match frame.get("type"):
             case "control_response":
-                response = frame.get("response") or {}
+                response = frame["response"]
                 answer = self._waiting.get(str(response.get("request_id")))
                 if answer is not None and not answer.done():
-                    answer.set_result(None)
+                    if response.get("subtype") == "error":
+                        answer.set_exception(
+                            WireBroken("agent_protocol", f"refused: {response.get('error')}")
+                        )
+                    else:
+                        said = response.get("response")
+                        answer.set_result(said if isinstance(said, dict) else {})
             case "control_request":
                 request_id = str(frame.get("request_id"))
-                task = asyncio.create_task(self._decide(request_id, frame.get("request") or {}))
+                task = asyncio.create_task(self._decide(request_id, frame["request"]))
                 self._deciding[request_id] = task
                 task.add_done_callback(lambda _: self._deciding.pop(request_id, None))
             case "control_cancel_request":

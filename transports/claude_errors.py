@@ -93,8 +93,15 @@ def classify(failure: Failure) -> Classified:
     error = ErrorEnvelope(code=code, message=message, retryable=retryable, details=details)
     if code != "rate_limited":
         return Classified(error)
-    retry_at = None if failure.reset_at is None else datetime.fromtimestamp(failure.reset_at, UTC)
-    return Classified(error, rate_limited=True, retry_at=retry_at)
+    return Classified(error, rate_limited=True, retry_at=_moment(failure.reset_at))
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    """Return a moment given in seconds since the epoch; None for one that no calendar has."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (OSError, OverflowError, ValueError):
+        return None
 
 
 def _kind(failure: Failure) -> tuple[str, bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -13,6 +12,7 @@ from schemas.events import QuestionEvent
 from schemas.questions import Answer, CallRequest, Question, QuestionItem, call_signature
 from schemas.tools import cut
 from transports.claude_policy import QUESTION
+from transports.pauses import Pauses
 from transports.port import Emit, Park, SessionSpec, WorkOutcome
 
 T = TypeVar("T")
@@ -56,8 +56,7 @@ class Gate:
         self._judge = judge
         self._blocked = blocked
         self._asking: dict[str, Verdict] = {}
-        self._waiting_since: float | None = None
-        self._waited_s = 0.0
+        self._pauses = Pauses()
         self._emit: Emit | None = None
         self._mode: Mode = "closed"
         self.reading = frozenset(reading)
@@ -67,7 +66,7 @@ class Gate:
         """Let calls through again, for a turn of this kind."""
         self._mode, self._emit = mode, emit
         self.parked = None
-        self._waited_s = 0.0
+        self._pauses = Pauses()
         self._asking.clear()
 
     def close(self) -> None:
@@ -77,8 +76,7 @@ class Gate:
     @property
     def waited_s(self) -> float:
         """Seconds people were waited for in this turn."""
-        now = 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
-        return self._waited_s + now
+        return self._pauses.total_s
 
     async def screen(self, name: str, arguments: Mapping[str, Any], call_id: str) -> Verdict:
         """Return what policy says of a call, noting what it denies; an error in the policy is a denial."""
@@ -180,11 +178,8 @@ class Gate:
 
     async def _asked(self, answer: Awaitable[T]) -> T:
         """Await what people say; the time is not the agent's."""
-        self._waiting_since = time.monotonic()
-        try:
+        with self._pauses.pause():
             return await answer
-        finally:
-            self._waited_s, self._waiting_since = self.waited_s, None
 
 
 def hook_says(

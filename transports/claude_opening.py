@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from policy.commands import Verdict
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from transports.claude_gate import Gate
 from transports.claude_messages import Reader, Source
 from transports.claude_policy import Toolset, judge_tool
@@ -73,9 +73,4 @@ async def started(
         )
         return await Wire.start(argv, cwd=spec.workspace, env=environment(spec, folders))
     except (OSError, StepwiseError) as error:
-        envelope = (
-            error.envelope()
-            if isinstance(error, StepwiseError)
-            else ErrorEnvelope(code="spawn_failed", message=str(error))
-        )
-        raise TransportError(envelope) from error
+        raise TransportError(envelope_of(error, code="spawn_failed")) from error

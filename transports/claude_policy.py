@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from policy.commands import ALLOWED, Verdict, judge, judge_read_only
-from system.paths import NEVER, PathDenied, canonical_name, check_new, check_writable, parts_of
+from system.paths import PathDenied, check_new, check_writable, leads_out, parts_of
 
 SERVER: Final = "stepwise"
 """The name of our own server of tools in a session."""
@@ -88,9 +88,7 @@ def _judge_read(name: str, arguments: Mapping[str, Any], tools: Toolset, workspa
     if given is not None or name not in tools.optional:
         _inside(given, workspace)
     pattern = str(arguments.get(tools.patterns.get(name, "")) or "")
-    parts = pattern.split("/")
-    outside = pattern.startswith(("/", "~")) or ".." in parts
-    if outside or any(canonical_name(part) in NEVER for part in parts):
+    if leads_out(pattern):
         return Verdict("deny", "E_PATH_OUTSIDE", f"the pattern {pattern[:200]!a} leads out of the workspace")
     return ALLOWED
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from schemas.errors import StepwiseError
+from schemas.errors import envelope_of
 from schemas.events import SessionOpened
 from transports.claude_hand_in import NAMES
 from transports.claude_opening import gate_for, reader_for, refused_resume, started
@@ -68,9 +68,10 @@ class ClaudeSdkTransport:
             # The program begins meanwhile; the import takes a second, which is not to be the event loop's.
             connect = await asyncio.to_thread(_connect)
             session = await connect(spec, session_id, folders, wire, gate, reader, timeout_s=_CONNECT_S)
-        except StepwiseError as error:
+        except Exception as error:
+            # Whatever the SDK raises, its program must not outlive it.
             await wire.close()
-            raise TransportError(error.envelope()) from error
+            raise TransportError(envelope_of(error, code="sdk_unavailable")) from error
         except asyncio.CancelledError:
             await finish(asyncio.create_task(wire.close()))
             raise

@@ -27,23 +27,28 @@ from claude_agent_sdk import (
 )
 from pydantic import BaseModel
 
-from schemas.errors import ErrorEnvelope
+from schemas.errors import ErrorEnvelope, StepwiseError
 from schemas.events import TextEvent
 from transports.claude_gate import Gate, hook_says
 from transports.claude_hand_in import NAMES, TOOLS, HandIn, tool_for
 from transports.claude_messages import Reader
 from transports.claude_policy import OWN, SERVER
-from transports.claude_program import SECRETS, Folders
+from transports.claude_program import Folders
 from transports.claude_session import ClaudeSession, TurnFailed
 from transports.claude_wire import Wire, WireBroken
+from transports.credentials import provider_names
 from transports.port import Emit, SessionSpec, StructuredResult
 from transports.structured import MAX_REPROMPTS
 
 # A hook answers at once: people are asked by the callback after it, which has no bound.
 _HOOK_S: Final = 600.0
 _CONTROL: Final = frozenset({"control_request", "control_response", "control_cancel_request"})
-# What the program puts there beside the keys: the way to talk to it, and to other sessions.
-_UNSET: Final = (*SECRETS, "CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN")
+# What the program has of the model's, and what it puts there itself: the way to talk to it, and to other sessions.
+_UNSET: Final = (
+    *provider_names("anthropic"),
+    "CLAUDE_CODE_MESSAGING_SOCKET",
+    "CLAUDE_CODE_MESSAGING_TOKEN",
+)
 
 
 class WireTransport(Transport):
@@ -77,6 +82,11 @@ class WireTransport(Transport):
             error = await self._wire.ended()
         except WireBroken as broken:
             error = broken
+        except GeneratorExit:
+            self._lost(WireBroken("agent_protocol", "the SDK reads no more of what the program says"))
+            raise
+        except Exception as odd:  # noqa: BLE001 - whatever it was, nobody understands this program any more
+            error = WireBroken("agent_protocol", f"the program wrote a frame that cannot be read: {odd!r}")
         self._ready = False
         self._lost(error)
         raise CLIConnectionError(error.message)
@@ -229,7 +239,7 @@ async def connect(
     *,
     timeout_s: float,
 ) -> SdkSession:
-    """Shake hands with a program that runs, and return its session; raises WireBroken."""
+    """Shake hands with a program that runs, and return its session; raises StepwiseError."""
     box: list[SdkSession] = []
     early: list[WireBroken] = []
 
@@ -263,7 +273,11 @@ async def connect(
     except TimeoutError:
         raise WireBroken("agent_hung", f"the program did not answer within {timeout_s:g} seconds") from None
     except ClaudeSDKError as error:
-        raise early[0] if early else await wire.why(WireBroken("agent_protocol", str(error))) from error
+        if isinstance(error.__cause__, WireBroken):
+            raise await wire.why(error.__cause__) from error
+        # Where the SDK itself refuses, it has closed the wire by now: what that says is not why.
+        ended = next((each for each in early if each.message in str(error)), None)
+        raise ended or StepwiseError("agent_protocol", str(error)) from error
     session = SdkSession(spec, session_id, folders, SdkLink(client, wire), gate, reader)
     box.append(session)
     if early:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.events import ErrorEvent, RateLimited, TextEvent, TransportEvent, TurnEnded
 from transports.claude_errors import Failure, classify
 from transports.claude_gate import Gate, Mode
@@ -28,6 +28,10 @@ _REPEAT_S: Final = 0.3
 _TIMED_OUT_GRACE_S: Final = 2.0
 _LEAST_LOOK_S: Final = 0.05
 _TOO_MANY: Final = "the provider refuses for now, since it was asked too often"
+
+
+_ODD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a frame raises that is not as it should be."""
 
 
 class Link(Protocol):
@@ -159,18 +163,21 @@ class ClaudeSession:
             for event in self.reader.take(frame):
                 if turn is not None:
                     turn.heard(event)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            told = f"a frame of kind {frame.get('type')!r} cannot be read: {error!r}"
+        except _ODD as error:
             if turn is not None:
-                turn.heard(ErrorEvent(error=ErrorEnvelope(code="agent_protocol", message=told)))
+                turn.heard(ErrorEvent(error=_odd(frame, error).envelope()))
         if turn is not None and self.reader.waits_long and turn.ended_by is None:
             # Kept until then, it would hold a turn that does nothing; resumed then, it goes on.
             turn.ended_by = "rate_limited"
             self._ending = asyncio.create_task(self._end(turn, "rate_limited", _TIMED_OUT_GRACE_S))
         if frame.get("type") == "result":
             keep_total(self._folders, self._session_id, self.reader.base)
-        if turn is not None:
+        if turn is None:
+            return
+        try:
             turn.take(frame)
+        except _ODD as error:
+            turn.finish(_odd(frame, error))  # it may have been the end: nothing else would tell
 
     def lost(self, error: WireBroken) -> None:
         """Take the end of the program."""
@@ -193,8 +200,9 @@ class ClaudeSession:
                     raise
                 finally:
                     watch.cancel()
-        except StepwiseError as error:
-            outcome = WorkOutcome(end="failed", stop_reason=error.code, error=error.envelope())
+        except Exception as error:  # noqa: BLE001 - the port promises an outcome, whatever goes wrong
+            failed = envelope_of(error, code="transport_error")
+            outcome = WorkOutcome(end="failed", stop_reason=failed.code, error=failed)
         if outcome.end == "rate_limited":
             emit(
                 RateLimited(reset_at=outcome.retry_at, message=outcome.error.message if outcome.error else "")
@@ -210,8 +218,8 @@ class ClaudeSession:
         """Ask for a value in turns that may only read; raises nothing but CancelledError."""
         try:
             result = await self._structured(prompt, schema, emit, timeout_s=timeout_s)
-        except StepwiseError as error:
-            result = StructuredResult(value=None, error=error.envelope())
+        except Exception as error:  # noqa: BLE001 - the port promises a result, whatever goes wrong
+            result = StructuredResult(value=None, error=envelope_of(error, code="transport_error"))
         if result.error is not None:
             emit(ErrorEvent(error=result.error))
         emit(TurnEnded(stop_reason=result.error.code if result.error else "completed"))
@@ -371,3 +379,7 @@ class ClaudeSession:
         drop_socket(self.pid)
         if self._turn is not None:
             self._turn.finish(WireBroken("session_closed", "the session was closed"))
+
+
+def _odd(frame: Mapping[str, Any], error: Exception) -> WireBroken:
+    return WireBroken("agent_protocol", f"a frame of kind {frame.get('type')!r} cannot be read: {error!r}")

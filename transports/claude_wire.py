@@ -17,6 +17,7 @@ MAX_LINE: Final = 32_000_000
 STDERR_CHARS: Final = 2_000
 """How much of what the program wrote to stderr is kept for an error."""
 
+_HOLDS: Final = {"control_request": "request", "control_response": "response"}
 _CLOSE_S: Final = 3.0
 _ENDING_S: Final = 2.0
 _GRACE_S: Final = 0.5
@@ -63,7 +64,7 @@ class Wire:
     async def frames(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the frames up to the program's end, for one reader; what is no JSON object is left out.
 
-        Raises WireBroken for a line that is too long or a frame that is torn.
+        Raises WireBroken for a line that is too long or a frame that is torn or of no known shape.
         """
         try:
             async for line in self._child.lines():
@@ -130,4 +131,12 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         frame = parse_json(text)
     except ValueError as error:
         raise WireBroken("agent_protocol", f"the program wrote a torn frame: {text[:200]!r}") from error
-    return frame if isinstance(frame, dict) else None
+    if not isinstance(frame, dict):
+        return None
+    kind = frame.get("type")
+    if not isinstance(kind, str):
+        raise WireBroken("agent_protocol", f"the program wrote a frame without a kind: {text[:200]!r}")
+    holds = _HOLDS.get(kind)
+    if holds is not None and not isinstance(frame.get(holds), dict):
+        raise WireBroken("agent_protocol", f"the program wrote a {kind} without a {holds}: {text[:200]!r}")
+    return frame

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from transports.codex_policy import COMMAND, READ_ONLY, judge_changes, judge_com
 from transports.codex_rollout import Rollout
 from transports.codex_rpc import Unanswerable
 from transports.codex_turn import Turn
+from transports.pauses import Pauses
 from transports.port import Park, SessionSpec, WorkOutcome
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ _NOBODY: Final = Park("nobody is there to ask")
 
 
 class Desk:
-    """Answers what one turn asks. ``parked`` is what it has to end with; ``waited_s`` is the time people took.
+    """Answers what one turn asks. ``parked`` is what it has to end with; ``pauses`` is the time people take.
 
     ``stop`` is set when the turn is to end. In a turn that ``only_reads`` nothing is changed and nobody is asked.
     """
@@ -50,8 +50,7 @@ class Desk:
         only_reads: bool,
     ) -> None:
         self.parked: WorkOutcome | None = None
-        self.asking = 0
-        self.waited_s = 0.0
+        self.pauses = Pauses()
         self._spec = spec
         self._turn = turn
         self._rollout = rollout
@@ -151,12 +150,11 @@ class Desk:
 
     async def _asked(self, said: Awaitable[T]) -> T | Park:
         """Await what people say; the time is not the agent's. A turn that is to end waits for nobody."""
-        self.asking += 1
-        begun = time.monotonic()
         answering = asyncio.ensure_future(said)
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            with self.pauses.pause():
+                await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)
             return (
                 answering.result()
                 if answering.done() and not self._stop.is_set()
@@ -165,8 +163,6 @@ class Desk:
         finally:
             for task in (answering, stopping):
                 task.cancel()
-            self.asking -= 1
-            self.waited_s += time.monotonic() - begun
             self._turn.changed.set()
 
 

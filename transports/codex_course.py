@@ -145,9 +145,9 @@ class Course:
         return WorkOutcome(end="budget", stop_reason="seconds") if left is not None and left <= 0 else None
 
     def _seconds_left(self, request: WorkRequest, begun: float) -> float | None:
-        if request.max_seconds is None or self._desk.asking:
+        if request.max_seconds is None or self._desk.pauses.on:
             return None
-        return begun + request.max_seconds + self._desk.waited_s - time.monotonic()
+        return begun + request.max_seconds + self._desk.pauses.total_s - time.monotonic()
 
     def _due(self, request: WorkRequest, begun: float) -> float | None:
         """Return in how many seconds a bound is reached; None while there is none."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.events import ErrorEvent, RateLimited, TextEvent, TurnEnded
 from transports.codex_asking import Desk
 from transports.codex_course import Course, failed, interrupted
@@ -247,7 +247,4 @@ def _input(text: str) -> list[dict[str, Any]]:
 
 
 def _envelope_of(error: Exception) -> ErrorEnvelope:
-    if isinstance(error, StepwiseError):
-        return error.envelope()
-    code = "agent_silent" if isinstance(error, TimeoutError) else "transport_error"
-    return ErrorEnvelope(code=code, message=repr(error), retryable=True)
+    return envelope_of(error, code="agent_silent" if isinstance(error, TimeoutError) else "transport_error")

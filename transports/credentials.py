@@ -25,8 +25,12 @@ PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 """How the model's address is reached from this machine."""
 
 
+def provider_names(provider: Provider) -> tuple[str, ...]:
+    """Return the names of all variables that a provider's program gets, and the commands under it do not."""
+    return (*KEYS[provider], ADDRESSES[provider], *PROXIES)
+
+
 def provider_environment(provider: Provider, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return those variables of a provider that are set and not empty, from ``environment`` (default: this process's)."""
     source = os.environ if environment is None else environment
-    names = (*KEYS[provider], ADDRESSES[provider], *PROXIES)
-    return {name: source[name] for name in names if source.get(name)}
+    return {name: source[name] for name in provider_names(provider) if source.get(name)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from policy.commands import ALLOWED, Verdict, judge
-from system.paths import PathDenied, check_new, check_writable, parts_of
+from system.paths import PathDenied, check_new, check_writable, leads_out, parts_of
 
 SHELL: Final = "run_shell_command"
 """Its tool for commands."""
@@ -121,6 +121,7 @@ def floor(*, read_only: bool) -> str:
 
 
 _NOT_ALLOWED: Final = "tool_not_allowed: the tool is not one of those this session has"
+_NO_PATH: Final = Verdict("deny", "E_PATH_INVALID", "a path is a text")
 _READ_ONLY: Final = Verdict("deny", "read_only", "this session may not change files or run commands")
 
 
@@ -132,10 +133,13 @@ def judge_call(tool: str, arguments: Mapping[str, Any], roots: Sequence[Path], *
         return Verdict("deny", *_NOT_ALLOWED.split(": ", 1))
     try:
         for name in _PATHS.get(tool, ()):
-            if isinstance(given := arguments.get(name), str) and given:
+            given = arguments.get(name)
+            if given is not None and not isinstance(given, str):
+                return _NO_PATH
+            if given:
                 _check(given, roots[:1] if tool in {*WRITING, SHELL} else roots, writing=tool in WRITING)
         for name in _PATTERNS.get(tool, ()):
-            _check_pattern(str(arguments.get(name, "")))
+            _check_pattern(str(arguments.get(name) or ""))
     except PathDenied as denied:
         return Verdict("deny", denied.code, denied.message)
     if tool == SHELL:
@@ -162,7 +166,7 @@ def _check(given: str, roots: Sequence[Path], *, writing: bool) -> None:
 
 
 def _check_pattern(pattern: str) -> None:
-    if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
+    if leads_out(pattern):
         raise PathDenied("E_PATH_OUTSIDE", pattern, "the pattern leads out of the workspace")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.events import ErrorEvent, TextEvent, TurnEnded
 from transports.gemini_home import Home
 from transports.gemini_log import SessionLost, session_file
@@ -204,8 +204,6 @@ def _outcome_of(error: Exception) -> WorkOutcome:
         )
     elif isinstance(error, SessionLost):
         envelope = ErrorEnvelope(code="session_lost", message=str(error))
-    elif isinstance(error, StepwiseError):
-        envelope = error.envelope()
     else:
-        envelope = ErrorEnvelope(code="gemini_cli_error", message=repr(error), retryable=True)
+        envelope = envelope_of(error, code="gemini_cli_error")
     return WorkOutcome(end="failed", stop_reason=envelope.code, error=envelope)

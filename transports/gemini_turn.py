@@ -23,6 +23,7 @@ from transports.gemini_home import DEFAULT_MODEL, Home, escape_prompt
 from transports.gemini_log import Tail, make_resumable
 from transports.gemini_policy import judge_call
 from transports.gemini_stream import Stream
+from transports.pauses import Pauses
 from transports.port import Emit, Park, WorkOutcome
 from transports.programs import Program
 
@@ -87,8 +88,7 @@ class Turn:
         self._ends: WorkOutcome | None = None
         self._over = asyncio.Event()
         self._tokens = 0
-        self._waited_s = 0.0
-        self._waiting_since: float | None = None
+        self._pauses = Pauses()
         self._ran: dict[str, int] = {}
         self._tail = Tail(home.chats, session_id)
         self._gate = Gate(home.home / "gate", self._decide)
@@ -175,10 +175,8 @@ class Turn:
     async def _watch_seconds(self) -> None:
         begun = time.monotonic()
         while self._max_seconds is not None:
-            now = time.monotonic()
             # Time that people took is not the agent's.
-            waiting_s = 0.0 if self._waiting_since is None else now - self._waiting_since
-            left = self._max_seconds - (now - begun - self._waited_s - waiting_s)
+            left = self._max_seconds - (time.monotonic() - begun - self._pauses.total_s)
             if left <= 0:
                 self._finish(WorkOutcome(end="budget", stop_reason="seconds"))
                 return
@@ -237,12 +235,8 @@ class Turn:
         return f"denied_by_human: denied: {decision.reason}" if decision.reason else "denied_by_human: denied"
 
     async def _timed(self, answer: Awaitable[CallDecision | Park]) -> CallDecision | Park:
-        self._waiting_since = begun = time.monotonic()
-        try:
+        with self._pauses.pause():
             return await answer
-        finally:
-            self._waiting_since = None
-            self._waited_s += time.monotonic() - begun
 
     # Its end.
 

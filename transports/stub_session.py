@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.events import ErrorEvent, TextEvent, TransportEvent, TurnEnded
 from schemas.scenario import Action, Ask, Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
 from transports.structured import ask_structured
-from transports.stub_actions import Actor, answer_in, ends_once, failed, interrupted, label_of
+from transports.stub_actions import Actor, answer_in, ends_once, interrupted, label_of
 from transports.stub_answers import answer_text, answering_of, request_for
 from transports.stub_progress import SessionFile
 from transports.stub_tools import Stopped
@@ -245,6 +245,5 @@ class StubSession:
 def _outcome_of(error: Exception) -> WorkOutcome:
     if isinstance(error, Stopped):
         return interrupted()
-    if isinstance(error, StepwiseError):
-        return failed(error.code, str(error), retryable=error.retryable)
-    return failed("stub_error", repr(error), retryable=True)
+    envelope = envelope_of(error, code="stub_error")
+    return WorkOutcome(end="failed", stop_reason=envelope.code, error=envelope)

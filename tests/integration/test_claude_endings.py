@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -280,6 +282,57 @@ async def test_a_program_that_ends_at_once_is_told_with_its_words(
     assert raised.value.error.code == "agent_crashed"
     assert "exit code 3" in raised.value.error.message
     assert raised.value.error.details["stderr"] == "I cannot"
+
+
+_SPEAKER = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    if said["type"] == "user":
+        print(ODD, flush=True)
+    elif said["type"] == "control_request":
+        answer = {"subtype": "success", "request_id": said["request_id"], "response": KNOWN}
+        print(json.dumps({"type": "control_response", "response": answer}), flush=True)
+"""
+
+
+def speaker(folder: Path, monkeypatch: pytest.MonkeyPatch, *, odd: str, known: dict[str, Any]) -> None:
+    """Put a program in the place of Claude Code that shakes hands with what it knows, and answers a prompt with a line."""
+    program = folder / "claude"
+    program.write_text(f"#!{sys.executable}\nODD, KNOWN = {odd!r}, {known!r}\n{_SPEAKER}")
+    program.chmod(0o700)
+    monkeypatch.setattr("transports.claude_opening.find_program", lambda: program)
+
+
+@pytest.mark.parametrize("known", [{}, {"hook_on_failure_supported": True, "hooks_applied": False}])
+async def test_a_program_that_would_let_a_call_pass_whose_hook_fails_is_not_used(
+    known: dict[str, Any], transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaker(tmp_path, monkeypatch, odd="", known=known)
+    with pytest.raises(TransportError, match="hook"):
+        await transport.open_session(make_spec(tmp_path), Heard().emit)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"type": ["result"]}',
+        '{"type": "control_response", "response": "said"}',
+        '{"type": "control_request", "request_id": "1", "request": 5}',
+        '{"type": "result", "user_message_uuids": 5}',
+        '{"type": "result", "user_message_uuids": [{}]}',
+    ],
+)
+async def test_a_frame_of_no_known_shape_ends_the_turn(
+    odd: str, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaker(tmp_path, monkeypatch, odd=odd, known={"hook_on_failure_supported": True})
+    session = await transport.open_session(make_spec(tmp_path), Heard().emit)
+    try:
+        outcome = await session.work(WorkRequest("go"), Heard().emit)
+    finally:
+        await session.aclose()
+    assert ended_as(outcome) == ("failed", "agent_protocol")
 
 
 async def test_sessions_leave_no_descriptor_and_no_process_behind(

@@ -258,6 +258,7 @@ async def test_commands_see_no_key_and_nothing_of_the_workers_environment(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOMETHING_OF_THE_WORKER", "private-thing")
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
     spec = make_spec(tmp_path)
     _, heard, server = await one_turn(in_order(turn(Run("env")), turn("Well.")), spec, transport, monkeypatch)
     seen = server.seen[-1].calls[0].result or ""
@@ -266,6 +267,8 @@ async def test_commands_see_no_key_and_nothing_of_the_workers_environment(
     assert "FILE_DESCRIPTOR" not in seen
     assert "private-thing" not in seen
     assert "MESSAGING_TOKEN" not in seen
+    assert "ANTHROPIC_BASE_URL" not in seen
+    assert "PROXY" not in seen
     assert json.loads(calls_of(heard)[0].input)["command"] == "env"
     assert server.seen[0].headers["x-api-key"] == KEY
 

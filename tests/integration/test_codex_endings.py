@@ -234,7 +234,7 @@ async def test_time_that_people_take_is_not_the_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    for module in ("codex_course", "codex_asking"):
+    for module in ("codex_course", "pauses"):
         monkeypatch.setattr(f"transports.{module}.time", clock)
 
     async def answer(question: Question) -> Answer:

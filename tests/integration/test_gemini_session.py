@@ -296,7 +296,8 @@ async def test_time_that_people_take_is_not_the_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("transports.gemini_turn.time", clock)
+    for module in ("gemini_turn", "pauses"):
+        monkeypatch.setattr(f"transports.{module}.time", clock)
 
     async def slowly(request: CallRequest) -> CallDecision | Park:
         clock.later_s += 3_600

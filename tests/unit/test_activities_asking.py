@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from activities import asking as module
 from activities.answers import MAX_ITEMS, bounded, in_its_words, in_lines
-from activities.asking import Desk, Pauses, teller
+from activities.asking import Desk, teller
 from schemas.calls import AttemptKey, DeliverOut
 from schemas.common import Durable
 from schemas.questions import OWN_JUDGEMENT, Answer, CallDecision, CallRequest, Given, Question, QuestionItem
@@ -347,31 +345,3 @@ async def test_words_are_said_once_however_often_they_are_delivered(told: Told) 
     assert await told.desk.steer("left", "1", into)
     assert await told.desk.steer("left", "2", into)
     assert said == ["left", "left"]
-
-
-def test_waits_that_overlap_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    pauses = Pauses()
-    with pauses.pause():
-        clock.now = 10
-        with pauses.pause():
-            clock.now = 15
-        assert (pauses.on, pauses.total_s) == (True, 15)
-        clock.now = 20
-    clock.now = 100
-    assert (pauses.on, pauses.total_s, pauses.ended_at) == (False, 20, 20)
-    with pauses.pause():
-        clock.now = 101
-    assert pauses.total_s == 21
-
-
-async def test_every_ending_of_a_wait_is_heard_by_who_waits_for_it() -> None:
-    pauses = Pauses()
-    await pauses.over()
-    waiting: Callable[[], Awaitable[None]] = pauses.over
-    with pauses.pause():
-        task = asyncio.ensure_future(waiting())
-        await asyncio.sleep(0)
-        assert not task.done()
-    await task

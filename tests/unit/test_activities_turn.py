@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from activities import asking, turn
-from activities.asking import Pauses
+from activities import turn
 from activities.turn import Limits, Tally, _due
 from schemas.calls import AttemptKey
 from schemas.common import Usage
@@ -21,6 +20,8 @@ from store.attempts import AttemptLog
 from store.blobs import open_blobs
 from store.evidence import Evidence
 from store.redaction import Redactor
+from transports import pauses as pauses_module
+from transports.pauses import Pauses
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 KEY = AttemptKey(run_id="r", flow_key="f", step_id="s", visit=1, attempt=1)
@@ -33,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=0.0)
     made.monotonic = lambda: made.now
     monkeypatch.setattr(turn, "time", made)
-    monkeypatch.setattr(asking, "time", made)
+    monkeypatch.setattr(pauses_module, "time", made)
     return made
 
 

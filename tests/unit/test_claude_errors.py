@@ -67,3 +67,9 @@ def test_the_words_are_the_providers_and_a_bad_key_says_what_to_set() -> None:
 def test_a_rate_limit_says_until_when_where_that_is_known() -> None:
     found = classify(Failure.of({**RESULT, "api_error_status": 429}, reset_at=1_800_000_000))
     assert found.retry_at == datetime.fromtimestamp(1_800_000_000, UTC)
+
+
+@pytest.mark.parametrize("reset_at", [1e300, float("inf"), float("nan"), -1e20])
+def test_a_rate_limit_until_a_moment_that_is_none_says_nothing_of_when(reset_at: float) -> None:
+    found = classify(Failure.of({**RESULT, "api_error_status": 429}, reset_at=reset_at))
+    assert (found.rate_limited, found.retry_at) == (True, None)

@@ -150,6 +150,29 @@ async def test_the_time_of_people_is_counted_apart(tmp_path: Path) -> None:
     assert gate.waited_s == waited
 
 
+async def test_people_who_are_asked_twice_at_once_are_waited_for_until_the_last_answers(
+    tmp_path: Path,
+) -> None:
+    words = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    waiting = iter(words)
+
+    async def answer(_: Question) -> Answer:
+        return await next(waiting)
+
+    gate, _ = make_gate(tmp_path, on_question=answer)
+    gate.open("work", ignore)
+    asked = [asyncio.create_task(gate.decide(QUESTION, {}, str(call))) for call in range(2)]
+    await asyncio.sleep(0)
+    words[0].set_result(Answer(answers={}, source="test"))
+    await asked[0]
+    waited = gate.waited_s
+    assert gate.waited_s > waited
+    words[1].set_result(Answer(answers={}, source="test"))
+    await asked[1]
+    waited = gate.waited_s
+    assert gate.waited_s == waited
+
+
 @pytest.mark.parametrize(
     ("tools", "name", "arguments", "code"),
     [

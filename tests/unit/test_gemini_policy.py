@@ -53,6 +53,10 @@ def roots(tmp_path: Path) -> list[Path]:
         ("glob", {"pattern": "../**"}, "E_PATH_OUTSIDE"),
         ("glob", {"pattern": "/etc/*"}, "E_PATH_OUTSIDE"),
         ("grep_search", {"pattern": "a/../b", "include_pattern": "~/*"}, "E_PATH_OUTSIDE"),
+        ("glob", {"pattern": "src/.git/**"}, "E_PATH_OUTSIDE"),
+        ("grep_search", {"pattern": "a", "include": ".GIT/*"}, "E_PATH_OUTSIDE"),
+        ("read_file", {"file_path": ["/etc/passwd"]}, "E_PATH_INVALID"),
+        ("write_file", {"file_path": 5}, "E_PATH_INVALID"),
         ("grep_search", {"pattern": "/a/../b"}, ""),
         ("web_fetch", {}, "tool_not_allowed"),
         ("invoke_agent", {}, "tool_not_allowed"),
@@ -63,7 +67,9 @@ def test_a_call_is_judged_by_its_paths_and_its_command(
     tool: str, arguments: dict[str, Any], code: str, roots: list[Path]
 ) -> None:
     places = {"workspace": str(roots[0]), "scratch": str(roots[1])}
-    given = {name: value.format(**places) if "{" in value else value for name, value in arguments.items()}
+    given = {
+        name: value.format(**places) if "{" in str(value) else value for name, value in arguments.items()
+    }
     verdict = judge_call(tool, given, roots, read_only=False)
     assert verdict.code.startswith(code)
     assert (verdict.decision == "allow") == (not code)

@@ -50,6 +50,8 @@ Call = TypeVar("Call", bound=PhaseIn)
 Out = TypeVar("Out", bound=WorkOut | MeasureOut | FinalizeOut | ProposeOut)
 
 STOPS: dict[str, PartialReason] = {"interrupted": "interrupt", "budget": "budget", "crash": "crash"}
+RECORD_AS_ACTIVITY = "record-as-activity"
+"""The patch with which ``record`` became an ordinary activity; runs that began before keep to the local one."""
 
 
 @dataclass(eq=False)
@@ -299,13 +301,14 @@ class Attempts:
     ) -> None:
         """Store receipt and envelope of the attempt, and remember where they are; ``over`` is how it was stopped.
 
-        That of an attempt whose phases all finished depends on their results alone, so it may be written by a local
-        activity; the journal, which has the workflow's own times and the messages of people, goes another way.
+        Runs from before the patch wrote that of an attempt whose phases all finished by a local activity. Whether a
+        message is judged before or after the end of one is not the same in a replay as it was (sdk-core, seen with
+        temporalio 1.35), so no run does that any more.
         """
         run, carry = self.run, self.carry
         state = run.state
         held = acquired(state)
-        local = over is None
+        local = over is None and not workflow.patched(RECORD_AS_ACTIVITY)
         work = over.work if over is not None and carry.work is None else None
         call = RecordIn(
             key=self.key(),
@@ -329,7 +332,7 @@ class Attempts:
         )
         if not local:
             call = call.model_copy(update={"journal": run.journal.batch()})
-        # Asked before the local activity: the task that brings its end need not be the one in which a replay sees it.
+        # Asked before a local activity: the task that brings its end need not be the one in which a replay sees it.
         run.is_long = workflow.info().is_continue_as_new_suggested()
         stored = await run.phases.record(call, local=local)
         self.note = None if over is None else self.note

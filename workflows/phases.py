@@ -188,9 +188,9 @@ class Phases:
     async def record(self, call: RecordIn, *, local: bool = False) -> RecordOut:
         """Write receipt, envelope and journal of one attempt. Raises Refused.
 
-        ``local`` only where every argument comes from results that are in history, and without journal: a local
-        activity whose end a crash keeps out of history is run again, in a workflow task that has another time and
-        perhaps another message before it, and must then write the same once more.
+        ``local`` only in runs that began so (RECORD_AS_ACTIVITY), and without journal: a local activity whose end a
+        crash keeps out of history is run again, in a workflow task that has another time and perhaps another message
+        before it, and must then write the same once more.
         """
         self.phase = "record"
         summary = f"{call.key.step_id} (iteration {call.iteration})"

@@ -23,6 +23,8 @@ from scrubbing import NEUTRAL, scrubbed_decisions, scrubbed_history, scrubbed_re
 from cli.replay import load_history, replay_history
 
 NAMES = [case.name for case in CASES]
+EARLIER = sorted((DATA / "earlier").glob("*.json"))
+"""Runs from before a patch, named by what was patched; never recorded anew."""
 
 
 def stored(kind: str, name: str) -> Any:
@@ -41,6 +43,13 @@ async def test_a_golden_history_replays_and_decides_as_recorded(name: str) -> No
     report = await replay_history(load_history(golden("histories", name)))
     assert (report.failure, report.divergence) == (None, None)
     assert scrubbed_decisions(report.decisions) == stored("decisions", name)
+
+
+@pytest.mark.parametrize("path", EARLIER, ids=[path.stem for path in EARLIER])
+async def test_a_history_from_before_a_patch_still_replays(path: Path) -> None:
+    report = await replay_history(load_history(path))
+    assert (report.failure, report.divergence) == (None, None)
+    assert report.decisions
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help agents coverage demo demo-handover demo-repo replay test check fmt lock schemas golden bench soak clean
+.PHONY: help agents coverage demo demo-handover demo-repo replay test thorough check fmt lock schemas golden bench soak clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,9 +46,13 @@ replay: $(VENV)/.core ## Replay HISTORY=… (a file, a folder, a workflow id), o
 	@test -n '$(subst ','\'',$(HISTORY))' || { echo "Say what to replay: make replay HISTORY=history.json" >&2; exit 2; }
 	@$(BIN)/stepwise replay '$(subst ','\'',$(HISTORY))' $(if $(WHAT_IF),--what-if '$(subst ','\'',$(WHAT_IF))')
 
-test: $(VENV)/.all ## Run every test (real Temporal server, real git, real agents with scripted models)
+test: $(VENV)/.all ## Run the tests (real Temporal server, real git, real agents with scripted models)
 	@$(MAKE) --no-print-directory agents || true
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+
+thorough: $(VENV)/.all ## Run what `make test` leaves out: more combinations of what it shows (tests/thorough.py)
+	@$(MAKE) --no-print-directory agents || true
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m thorough $(PYTEST_ARGS)
 
 coverage: $(VENV)/.all ## Run the tests of the engine with its branches counted (slower), and hold them to their bound
 	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml \

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 from forking import Forks, die_with_the_test
+from looking import pauses
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
+from thorough import is_thorough, unused
 
 from schemas.converter import build_data_converter
 from schemas.events import RunEvent
@@ -48,6 +50,17 @@ FAST = {
     "STEPWISE_LOG_FORMAT": "text",
     "STEPWISE_LOG_LEVEL": "WARNING",
 }
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is left to ``make thorough``."""
+    for item in items:
+        if is_thorough(item.nodeid):
+            item.add_marker(pytest.mark.thorough)
+    if config.args == config.getini("testpaths"):
+        stale = unused(item.nodeid for item in items)
+        if stale:
+            raise pytest.UsageError(f"tests/thorough.py names no test with: {', '.join(stale)}")
 
 
 @pytest.fixture(scope="session")
@@ -95,14 +108,15 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def eventually(what: Callable[[], Any], *, within_s: float = 60.0) -> Any:
     """Return the first true value of ``what``; fails when none comes within the bound."""
     deadline = time.monotonic() + within_s
-    while True:
+    for pause in pauses():
         value = what()
         if value:
             return value
         if time.monotonic() > deadline:
             message = f"did not happen within {within_s:g} s: {what}"
             raise AssertionError(message)
-        time.sleep(0.02)
+        time.sleep(pause)
+    return None
 
 
 @cache
@@ -224,13 +238,14 @@ class Rig:
     ) -> dict[str, Any]:
         """Return the first status for which ``holds`` is true."""
         deadline = time.monotonic() + within_s
-        while True:
+        for pause in pauses():
             status = await self.status(workflow_id)
             if holds(status):
-                return status
+                break
             if time.monotonic() > deadline:
                 raise AssertionError(f"status stayed {status}; log:\n{self.log()[-6000:]}")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause)
+        return status
 
     @property
     def evidence(self) -> Evidence:

@@ -16,6 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self
 
 from conftest import Rig
+from looking import pauses
 
 from cli.checks_server import polling
 from schemas.calls import AttemptKey
@@ -375,10 +376,12 @@ def beside(rig: Rig, name: str) -> Rig:
 async def happens(what: Callable[[], Any], rig: Rig | None = None, *, within_s: float = 60.0) -> None:
     """Return once ``what`` is true; fails with the workers' log when it does not become so."""
     deadline = time.monotonic() + within_s
-    while not what():
+    for pause in pauses():
+        if what():
+            return
         if time.monotonic() > deadline:
             raise AssertionError(f"did not happen: {what}\n{rig.log()[-6000:] if rig else ''}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
 
 
 async def serving(rig: Rig, disk: str) -> None:
@@ -387,11 +390,11 @@ async def serving(rig: Rig, disk: str) -> None:
     await happens(path.exists, rig)
     worker_id = path.read_text().strip()
     async with asyncio.timeout(60):
-        while True:
+        for pause in pauses():
             identities = await polling(rig.client, rig.client.namespace, rig.task_queue)
             if any(identity.startswith(f"{worker_id}@") for identity in identities):
                 return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause)
 
 
 async def ended(process: subprocess.Popen[bytes], rig: Rig) -> int:

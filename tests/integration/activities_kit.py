@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from flow_kit import git, make_repository
+from looking import pauses
 from temporalio.testing import ActivityEnvironment
 
 from activities.context import WorkerContext, crash_point
@@ -332,8 +333,10 @@ async def nothing_outlives_a_test() -> AsyncIterator[None]:
 
 async def until(what: Callable[[], bool]) -> None:
     """Wait until ``what`` is true."""
-    while not what():  # noqa: ASYNC110 - what is waited for happens in another process
-        await asyncio.sleep(0.01)
+    for pause in pauses():
+        if what():
+            return
+        await asyncio.sleep(pause)
 
 
 async def _until_killed(root: Path, point: str, scenario: str) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from activities_kit import RUN, Driver
+from looking import pauses
 from temporalio import workflow
 from temporalio.activity import Info
 from temporalio.client import Client, WorkflowHandle
@@ -75,8 +76,11 @@ class Run:
 
     async def asked(self, count: int = 1) -> Asked:
         """Return the newest of so many questions and calls, once they are there."""
-        while len(asked := await self.handle.query(Listener.all_asked)) < count:  # noqa: ASYNC110 - a query asks
-            await asyncio.sleep(0.01)
+        for pause in pauses():
+            asked: list[Asked] = await self.handle.query(Listener.all_asked)
+            if len(asked) >= count:
+                break
+            await asyncio.sleep(pause)
         return asked[-1]
 
     async def settled(self) -> list[str]:

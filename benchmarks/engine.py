@@ -125,7 +125,7 @@ async def stepwise(
         histories = [await handle.fetch_history() for handle in handles]
     name = "Stepwise, fsync" if fsync else "Stepwise"
     row = measure(
-        name, "2 pinned + 1 local", histories, first_type="work", last_type="record", per_step=1, rss_mb=rss
+        name, "2 pinned + 1 eager", histories, first_type="work", last_type="record", per_step=1, rss_mb=rss
     )
     return row, histories
 

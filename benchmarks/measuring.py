@@ -45,6 +45,11 @@ def _time(event: Any) -> datetime:
     return found
 
 
+def _is_local(event: Any) -> bool:
+    """Tell whether an event is the end of a local activity."""
+    return bool(event.marker_recorded_event_attributes.marker_name == "core_local_activity")
+
+
 def _starts(history: WorkflowHistory, first_type: str, per_step: int) -> list[datetime]:
     """Return when each step's first activity was scheduled."""
     times = [
@@ -83,7 +88,7 @@ def measure(
             counts["events"] += 1
             counts["bytes"] += event.ByteSize()
             counts["activity"] += event.HasField("activity_task_scheduled_event_attributes")
-            counts["local"] += event.HasField("marker_recorded_event_attributes")
+            counts["local"] += _is_local(event)
             counts["other"] += event.HasField("upsert_workflow_search_attributes_event_attributes")
             counts["other"] += event.HasField("timer_started_event_attributes")
     window = (max(lasts) - min(firsts)).total_seconds()
@@ -114,7 +119,7 @@ def _end(history: WorkflowHistory, last_type: str) -> datetime:
     times = [
         _time(event)
         for event in history.events
-        if event.HasField("marker_recorded_event_attributes")
+        if _is_local(event)
         or event.activity_task_completed_event_attributes.scheduled_event_id in scheduled
     ]
     return times[-1]

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from activities.context import WorkerContext
 from activities.envelopes import compose_envelope, not_measured
-from activities.keeping import stored_ref
+from activities.keeping import WorkIntent, intent_key, stored_ref
 from schemas.calls import (
     AttemptKey,
     FinalizeOut,
@@ -53,7 +53,7 @@ def record(ctx: WorkerContext, call: RecordIn, step: StepSpec | None) -> RecordO
         compose_envelope(call, step, done, _draft(ctx, call), _partial(ctx, call))
     )
     ctx.crash_at("record.envelope")
-    receipt = ctx.receipts.write(_receipt(call, step, done, envelope))
+    receipt = ctx.receipts.write(_receipt(call, step, done, envelope, _git(ctx, call)))
     ctx.crash_at("record.receipt")
     if call.journal:
         ctx.journal.flush(call.key.run_id, call.journal)
@@ -93,8 +93,30 @@ def _partial(ctx: WorkerContext, call: RecordIn) -> PartialHandoff | None:
     return PartialHandoff.model_validate_json(ctx.evidence.read(ref)) if ref else None
 
 
+def _git(ctx: WorkerContext, call: RecordIn) -> GitReceipt | None:
+    """Return what the attempt added to the branch; also one whose run was ended while it was looked for."""
+    work = call.work
+    if work is None and call.work_attempt is None:
+        found = _stored(ctx, call.key, call.key.attempt, WorkResult)
+        work = found.out if found else None
+    if not call.branch:
+        return None
+    if work is not None and work.commit_before is not None:
+        after = work.commit_after or work.commit_before
+        return GitReceipt(branch=call.branch, commit_before=work.commit_before, commit_after=after)
+    intent = ctx.evidence.get_model(intent_key(call.key), WorkIntent) if work is None else None
+    run = ctx.runs.get(call.key.run_id) if intent else None
+    if intent is None or run is None or run.head in ("", intent.before):
+        return None
+    return GitReceipt(branch=call.branch, commit_before=intent.before, commit_after=run.head)
+
+
 def _receipt(
-    call: RecordIn, step: StepSpec | None, done: WorkResult | None, envelope: ArtifactRef
+    call: RecordIn,
+    step: StepSpec | None,
+    done: WorkResult | None,
+    envelope: ArtifactRef,
+    git: GitReceipt | None,
 ) -> StepReceipt:
     key, work, facts = call.key, call.work, call.facts
     usage = _own_usage(call)
@@ -111,13 +133,6 @@ def _receipt(
         stop = StopRecord(reason=reason, method=work.stop_method, requested_by=call.requested_by)
     elif call.stop is not None:
         stop = StopRecord(reason=call.stop, requested_by=call.requested_by)
-    git = None
-    if work is not None and work.commit_before is not None and call.branch:
-        git = GitReceipt(
-            branch=call.branch,
-            commit_before=work.commit_before,
-            commit_after=work.commit_after or work.commit_before,
-        )
     return StepReceipt(
         **key.model_dump(),
         iteration=call.iteration,

@@ -23,6 +23,8 @@ from system.repository import Repository
 STILL_ENDING_S: Final = 60.0
 """How long a phase that still runs here gets to end."""
 _LEFTOVERS_GRACE_S: Final = 2.0
+UNRECORDED: Final = "unrecorded"
+"""Where, beside a run's savepoints, a commit is kept that was made and never recorded."""
 _log = logger("activities")
 
 
@@ -54,7 +56,9 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     if here and held is not None:
         await end_leftovers(call.run_id, _LEFTOVERS_GRACE_S)
     try:
-        git = await _of_clone(ctx, held) if here and held is not None else _of_bundle(ctx, record, base)
+        git = (
+            await _of_clone(ctx, held, record) if here and held is not None else _of_bundle(ctx, record, base)
+        )
     except GitError as error:
         # Whoever destroyed the clone does not keep the run from ending: the store has its commits, too.
         _log.warning("the clone of run %s cannot be read: %s", call.run_id, error)
@@ -99,10 +103,17 @@ def _ended(record: RunRecord, call: ReleaseIn) -> RunRecord:
     )
 
 
-async def _of_clone(ctx: WorkerContext, held: Held) -> GitResult:
+async def _of_clone(ctx: WorkerContext, held: Held, record: RunRecord) -> GitResult:
     workspace = ctx.folder(held.run_id).workspace
     repository = Repository(workspace, run_id=held.run_id, base=held.base_commit)
     head = await repository.ref(repository.branch_ref) or held.base_commit
+    recorded = record.head or held.base_commit
+    if head != recorded:
+        # A worker died behind this commit, and the run was ended while it was looked for: no receipt knows of it.
+        # The branch is what receipts say; the commit stays where unfinished work is kept.
+        await repository.set_ref(f"{repository.savepoint_prefix}{UNRECORDED}", head)
+        await repository.set_ref(repository.branch_ref, recorded, expected=head)
+        head = recorded
     return GitResult(
         branch=repository.branch,
         base=held.base_commit,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Rig
-from flow_kit import OK, envelope_of, flow, gate, hold, kinds, linear, script, step, turn
+from flow_kit import OK, envelope_of, flow, gate, git, hold, kinds, linear, script, step, turn, write
 from run_kit import READ_ONLY, TWO_STEPS, ended, said, signal, start, waiting, working
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
@@ -77,6 +77,30 @@ async def test_an_abort_while_a_lost_worker_is_replaced_ends_the_run_as_stopped(
     assert [one.verification_status for one in rig.receipts(run_id)] == ["PARTIAL"]
     found = record(rig, run_id)
     assert (found.outcome, found.released) == ("stopped", True)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("point", ["work.committed", "work.bundled", "work.result"])
+async def test_a_commit_of_an_attempt_that_is_given_up_while_it_is_looked_for_has_a_receipt_or_is_not_on_the_branch(
+    rig: Rig, repo: Path, point: str
+) -> None:
+    first = rig.worker(STEPWISE_CRASH_AT=point)
+    start(rig, "given-up", repo, TWO_STEPS, script(only=turn(write("new.txt", "x"), OK)))
+    first.wait(60)
+    await signal(rig, "given-up", "abort")
+    rig.worker()
+    result = await ended(rig, "given-up", "stopped")
+    assert result.git is not None
+    clone = Path(result.git.workspace)
+    commits = git(clone, "log", "--format=%H", f"{result.git.base}..{result.git.branch}").split()
+    named = [one.git.commit_after for one in rig.receipts(result.run_id) if one.git]
+    kept = git(clone, "for-each-ref", "--format=%(refname)", "refs/stepwise").split()
+    if point == "work.committed":
+        assert (commits, named) == ([], [])
+        assert [ref.rpartition("/")[2] for ref in kept] == ["unrecorded"]
+        assert git(clone, "show", f"{kept[0]}:new.txt") == "x"
+    else:
+        assert (commits, named, kept) == ([result.git.head], [result.git.head], [])
 
 
 @pytest.mark.chaos

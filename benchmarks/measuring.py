@@ -119,7 +119,6 @@ def _end(history: WorkflowHistory, last_type: str) -> datetime:
     times = [
         _time(event)
         for event in history.events
-        if _is_local(event)
-        or event.activity_task_completed_event_attributes.scheduled_event_id in scheduled
+        if _is_local(event) or event.activity_task_completed_event_attributes.scheduled_event_id in scheduled
     ]
     return times[-1]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 ROOMS: Final = "workflows/*,policy/*"
-BOUND: Final = 93.0
-"""Percent. What is missing is for the most part defensive; 95 is what it is to come to, and it never goes down."""
+BOUND: Final = 95.0
+"""Percent. What is missing is for the most part defensive; it never goes down."""
 
 
 def main() -> int:

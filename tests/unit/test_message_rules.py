@@ -188,5 +188,9 @@ def test_an_answer_must_fit_the_question_that_waits(payload: AnswerQuestion, say
     assert refusal("answer", payload, waits("answer", question=QUESTION)) == says
 
 
+def test_where_no_question_is_known_nothing_can_be_answered() -> None:
+    assert refusal("answer", AnswerQuestion(), waits("answer")) == "no question waits for an answer"
+
+
 def test_a_word_about_every_message_stands_in_the_table() -> None:
     assert all(one.help and one.name == name for name, one in MESSAGES.items())

@@ -118,6 +118,11 @@ WAITS: list[tuple[Any, dict[str, Any], dict[str, Any], list[tuple[str, dict[str,
 ]
 
 
+def test_a_question_that_is_not_known_is_answered_by_nothing_in_particular() -> None:
+    first = answers(STATE, Waiting(kind="answer", since=NOW), situation("answer"))[0]
+    assert words(first.command)[-2:] == ["--input", '{"answers": {}}']
+
+
 @pytest.mark.parametrize(("kind", "more", "wait", "first"), WAITS)
 def test_each_answer_to_a_wait_is_legal_and_the_likeliest_comes_first(
     kind: Any, more: dict[str, Any], wait: dict[str, Any], first: list[tuple[str, dict[str, Any]]]

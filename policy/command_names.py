@@ -97,9 +97,13 @@ def refused(name: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Wrapper:
-    """How a program that runs another is read: options with a value, those without, and words before the program."""
+    """How a program that runs another is read: options with a value, those without, and words before the program.
+
+    A value of an ``optional`` option stands in the same word (``--eof=x``): the next word is never one.
+    """
 
     valued: str = ""
+    optional: str = ""
     plain: str = ""
     leading: int = 0
 
@@ -125,7 +129,8 @@ WRAPPERS: Final = {
 """Programs that run the rest of their words."""
 
 XARGS: Final = Wrapper(
-    valued="-I -L -n -P -s -d -E -a --replace --max-lines --max-args --max-procs --max-chars --delimiter --arg-file --eof",
+    valued="-I -L -n -P -s -d -E -a --max-args --max-procs --max-chars --delimiter --arg-file",
+    optional="--replace --max-lines --eof",
     plain="-0 -r -t -x -i -e -l --null --no-run-if-empty --verbose --exit --open-tty -o",
 )
 ENV: Final = Wrapper(

@@ -86,13 +86,14 @@ _LIMITED: Final = {
     "date": (("--set",), ("s",), None),
     "uniq": ((), (), 1),
     "xxd": ((), ("r",), 1),
-    "hostname": ((), (), 0),
+    "hostname": (("--file",), ("F",), 0),
     "printf": ((), ("v",), None),
     "read": ((), (), None),
     "command": ((), (), None),
 }
 """Programs with the long and short options that are not reading, and how many operands they may have."""
 _SED: Final = re.compile(r"\d+(?:,(?:\d+|\$))?p|\$p")
+_CLOCK: Final = re.compile(r"\d{8,12}(?:\.\d\d)?")
 _MERGED: Final = re.compile(r"[0-9]|-")
 
 _ANYWHERE: Final = Ground()
@@ -153,6 +154,15 @@ def _check_limited(name: str, words: Sequence[Word]) -> None:
         raise _refused("command runs a program")
 
 
+def _check_date(words: Sequence[Word]) -> None:
+    _check_limited("date", words)
+    before = ""
+    for word in words:
+        if _CLOCK.fullmatch(word.text) and before not in {"-d", "--date"}:
+            raise _refused(f"date {word.text} sets the clock")
+        before = word.text
+
+
 def _check_find(words: Sequence[Word]) -> None:
     for word in words:
         if word.text in EFFECTS or word.shape[:1] in {"$", "*", "?", "["}:
@@ -178,6 +188,7 @@ def _check_sed(words: Sequence[Word]) -> None:
 
 
 _RULES: Final[dict[str, Callable[[Sequence[Word]], None]]] = {
+    "date": _check_date,
     "find": _check_find,
     "git": _check_git,
     "sed": _check_sed,

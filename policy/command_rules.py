@@ -156,7 +156,7 @@ def _check_exported(words: Sequence[Word], _ground: Ground) -> None:
 
 def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) -> int:
     """Return where the words after a program's options begin; refuse an option that is not known."""
-    valued, plain, at = wrapper.valued.split(), wrapper.plain.split(), 0
+    valued, at = wrapper.valued.split(), 0
     while at < len(words) and words[at].text.startswith("-"):
         word = words[at]
         text = word.text
@@ -165,15 +165,16 @@ def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) ->
             break
         if text in valued:
             at += 1
-        elif not _is_read(word, valued, plain) and not (program == "nice" and re.fullmatch(r"-\d+", text)):
+        elif not _is_read(word, wrapper) and not (program == "nice" and re.fullmatch(r"-\d+", text)):
             raise unreadable(f"{program} has the option {text}, which is not read here")
     return at
 
 
-def _is_read(word: Word, valued: Sequence[str], plain: Sequence[str]) -> bool:
+def _is_read(word: Word, wrapper: names.Wrapper) -> bool:
     """Whether a word is one option with its value in it, or options without values."""
+    valued, optional, plain = wrapper.valued.split(), wrapper.optional.split(), wrapper.plain.split()
     if word.text.startswith("--"):
-        return word.text in plain or word.text.partition("=")[0] in valued
+        return word.text in (*plain, *optional) or word.text.partition("=")[0] in (*valued, *optional)
     if word.text in plain or word.text[:2] in valued:
         return True
     return word.known and all(f"-{flag}" in plain for flag in word.text[1:])

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Final, Literal
 
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from activities.context import WorkerContext, now
 from activities.folder import Held, RunFolder, drop_run, run_folders
 from schemas.errors import StepwiseError
+from schemas.run_record import RunRecord
 from store.retention import is_older
 from system.logs import logger
 from system.processes import end_leftovers
@@ -105,20 +106,27 @@ async def _standing(ctx: WorkerContext, folder: RunFolder) -> Standing:
         return "gone"
     if record is not None and record.released:
         return "over"
-    return "over" if await _has_ended(ctx, held) else "ours"
+    return "over" if await _has_ended(ctx, held, record) else "ours"
 
 
-async def _has_ended(ctx: WorkerContext, held: Held) -> bool:
-    """Whether the run's workflow is over, though nobody released the run: it was terminated."""
+async def _has_ended(ctx: WorkerContext, held: Held, record: RunRecord | None) -> bool:
+    """Whether the run's workflow is over, though nobody released the run: it was terminated.
+
+    Only a server that knows the run says so: this worker may have been started for another one.
+    """
     if ctx.client is None or held.run_id in ctx.running:
         return False
     try:
         described = await ctx.client.get_workflow_handle(held.workflow_id).describe()
-    except RPCError as error:
-        return error.status == RPCStatusCode.NOT_FOUND
-    except ValueError:
-        # A status newer than this SDK, such as a native pause.
+        first = described.raw_description.workflow_execution_info.first_run_id.replace("-", "")
+        if not first or held.run_id.endswith(first[-12:]):
+            return described.status in _CLOSED
+        if record is None:
+            return False
+        # The id is another run's now: on the server of this one, that could only begin when this one was over.
+        execution = ctx.client.get_workflow_handle(held.workflow_id, run_id=record.execution_run_id)
+        await execution.describe()
+    except (RPCError, ValueError):
+        # Unknown here; or a status newer than this SDK, such as a native pause.
         return False
-    first = described.raw_description.workflow_execution_info.first_run_id.replace("-", "")
-    is_another = bool(first) and not held.run_id.endswith(first[-12:])
-    return is_another or described.status in _CLOSED
+    return True

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from cli.dev import await_polling, worker_process
 from cli.here import Here, open_here
@@ -27,12 +28,14 @@ from policy.plain import typed
 from schemas.calls import AttemptKey
 from schemas.errors import BadInput, StepwiseError
 from schemas.run import FlowResult
+from schemas.run_state import PendingItem
 from store.blobs import store_folder
 from store.keys import RECEIPT
 from system.connection import connect
 from system.devserver import DevServer, temporal_binary
 from system.repository import Repository
 from system.settings import load
+from transports.registry import TRANSPORTS
 from workflows.start import run_id as run_id_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -68,6 +71,13 @@ def wanted(env: Mapping[str, str], folder: Path) -> Wanted:
         )
     if not task:
         raise BadInput("E_TASK", "REPO is given without TASK", mend='say what is to be done: TASK="…"')
+    if env.get("TRANSPORT", "stub") in ("", "stub") and not env.get("SCENARIO"):
+        real = ", ".join(name for name in TRANSPORTS if name != "stub")
+        raise BadInput(
+            "E_TRANSPORT",
+            "REPO is given without an agent to work on it: transport stub only plays a scenario",
+            mend=f"name an agent (TRANSPORT={real}), or what stub is to play (SCENARIO=FILE)",
+        )
     return Wanted(
         repo=str(Path(repo).expanduser().resolve()) if "://" not in repo else repo,
         task=task,
@@ -86,6 +96,7 @@ def main() -> int:
         complain(f"demo: {error}")
         return 2
     except KeyboardInterrupt:
+        complain("demo: ended before its run was; server and worker are stopped")
         return 130
 
 
@@ -149,7 +160,7 @@ async def _run(server: DevServer, asked: Wanted, here: Here, folder: Path) -> in
     handle = client.get_workflow_handle(workflow_id)
     run_id = run_id_of(workflow_id, (await handle.describe()).run_id)
     entries: list[Entry] = []
-    result, failed = await watch(handle, Sources(here.evidence, run_id), entries)
+    result, failed = await watch(handle, Sources(here.evidence, run_id), entries, server.address)
     history = await handle.fetch_history()
     (folder / "history.json").write_text(history.to_json(), encoding="utf-8")
     if result is None:
@@ -196,22 +207,26 @@ def type_command(argv: Sequence[str]) -> None:
 
 
 async def watch(
-    handle: WorkflowHandle[Any, Any], sources: Sources, entries: list[Entry]
+    handle: WorkflowHandle[Any, Any], sources: Sources, entries: list[Entry], address: str | None = None
 ) -> tuple[FlowResult | None, str | None]:
     """Print the run's journal as it grows; return the result, and how the run failed if it did.
 
-    All that was stored of the run is added to ``entries``.
+    With an ``address``, what to type is printed too where it waits for a person. All that was stored of the run is
+    added to ``entries``.
     """
     say("\nprogress")
     ending = asyncio.ensure_future(handle.result())
     lines, done = Lines(), False
     while not done:
         await asyncio.wait([ending], timeout=POLL_S)
-        done = ending.done()
+        done, waits = ending.done(), False
         for entry in sources.new():
             entries.append(entry)
             if entry.source == "journal" and (line := lines.of(entry)):
                 say(line)
+            waits = (waits or entry.kind == "waiting") and entry.kind != "resumed"
+        if waits and not done and address is not None:
+            await _say_what_to_type(handle, address)
     try:
         return FlowResult.model_validate(ending.result()), None
     except WorkflowFailureError as error:
@@ -219,6 +234,19 @@ async def watch(
         if isinstance(cause, ApplicationError) and cause.details:
             return FlowResult.model_validate(cause.details[0]), cause.message
         return None, str(cause.message if isinstance(cause, ApplicationError) else cause)
+
+
+async def _say_what_to_type(handle: WorkflowHandle[Any, Any], address: str) -> None:
+    try:
+        items = [PendingItem.model_validate(one) for one in await handle.query("pending")]
+    except (RPCError, WorkflowQueryFailedError):
+        # It has just ended.
+        return
+    for answer in (answer for item in items for answer in item.legal):
+        say(f"    # {answer.help}")
+        say(f"    {answer.command} --address {address}")
+    if items:
+        say("    # or end it: Ctrl-C")
 
 
 def show(result: FlowResult, entries: list[Entry], store: Path) -> None:
@@ -259,7 +287,8 @@ def _show_next(server: DevServer, result: FlowResult, asked: Wanted, store: str,
     )
     say("                 (stopped with the demo; the first command below brings it back)")
     say("\nnext")
-    say(f"  {typed([stepwise, 'dev', '--db', str(where / 'temporal.sqlite')])}")
+    data = typed([f"STEPWISE_DATA_DIR={where / 'worker'}"])
+    say(f"  {data} {typed([stepwise, 'dev', '--db', str(where / 'temporal.sqlite')])}")
     say(f"  {typed([stepwise, 'replay', str(where / 'history.json')])}")
     say(f"  {typed([stepwise, 'verify', result.run_id, '--store', store])}")
     git = result.git

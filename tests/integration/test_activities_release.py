@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shlex
 import subprocess
 from datetime import timedelta
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from activities_kit import FLOW, RUN, Driver, make_worker, nothing_outlives_a_test, until
 from flow_kit import git, make_repository
+from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from activities.context import now
@@ -20,6 +22,7 @@ from schemas.facts import StepFacts
 from schemas.handoff import HandoffEnvelope
 from schemas.receipt import StepReceipt
 from schemas.run_record import RunRecord
+from system.devserver import DevServer
 from system.processes import leftovers, run
 
 HANGING = (
@@ -202,6 +205,26 @@ async def test_a_finished_run_is_pruned_after_its_time(driver: Driver) -> None:
 
     assert await sweep(driver.ctx) == [RUN]
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("has_one_of_its_name", [False, True])
+async def test_a_server_that_never_had_the_run_does_not_end_it(
+    driver: Driver, server: DevServer, has_one_of_its_name: bool
+) -> None:
+    client = await Client.connect(server.address)
+    folder = driver.ctx.folder(RUN)
+    held = folder.held()
+    assert held is not None
+    if has_one_of_its_name:
+        await client.start_workflow("Flow", id=held.workflow_id, task_queue="nobody")
+    (folder.path / "private").mkdir(exist_ok=True)
+
+    assert await sweep(dataclasses.replace(driver.ctx, client=client), starting=True) == []
+
+    kept = folder.held()
+    assert kept is not None
+    assert kept.released_at is None
+    assert (folder.path / "private").is_dir()
 
 
 async def test_a_folder_nobody_holds_is_what_a_killed_acquisition_left(driver: Driver) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        argv, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
+    )
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of somebody who has nothing but the checkout."""
+    return {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
 
 
 def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:
@@ -36,7 +44,10 @@ def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> No
     ):
         assert line in said
     begin = said.index("\nnext\n")
-    _, replay, verify = [shlex.split(line) for line in said[begin:].split("\n") if line.startswith("  ")]
+    dev, replay, verify = [shlex.split(line) for line in said[begin:].split("\n") if line.startswith("  ")]
+    assert dev[0] == "STEPWISE_DATA_DIR=.stepwise/demo/1/worker", (
+        "never the data folder of somebody's own worker"
+    )
     for command in (replay, verify):
         program, *arguments = command
         assert program.endswith("stepwise")
@@ -44,10 +55,46 @@ def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> No
         assert again.returncode == 0, again.stdout + again.stderr
 
 
+def test_a_demo_that_waits_for_a_person_says_what_to_type_and_can_be_ended(tmp_path: Path) -> None:
+    made = run([sys.executable, str(ROOT / "examples" / "demo_repo.py"), "calc"], tmp_path)
+    assert made.returncode == 0
+    asked = {"REPO": "calc", "TASK": "t", "GATE": "false", "SCENARIO": "noop"}
+    argv = [sys.executable, "-m", "cli.demo"]
+    with subprocess.Popen(
+        argv,
+        cwd=tmp_path,
+        env=environment(tmp_path) | asked,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        said = [next(line for line in demo.stdout if "waits for human" in line)]
+        said += [next(demo.stdout) for _ in range(2)]
+        demo.send_signal(signal.SIGINT)
+        _, complaint = demo.communicate(timeout=60)
+    assert said[1].startswith("    # ")
+    assert re.match(
+        r"    temporal workflow update execute --workflow-id demo-1 --name .* --address 127\.0\.0\.1:\d+$", said[2]
+    )
+    assert (demo.returncode, complaint) == (
+        130,
+        "demo: ended before its run was; server and worker are stopped\n",
+    )
+
+
 def test_a_repository_of_ones_own_needs_a_task_and_nothing_of_the_demos(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="REPO is given without TASK"):
         wanted({"REPO": str(tmp_path)}, tmp_path)
-    own = wanted({"REPO": str(tmp_path), "TASK": "t"}, tmp_path / "demo")
-    assert (own.repo, own.task, own.gate, own.transport, own.scenario) == (str(tmp_path), "t", "", "", "")
-    assert wanted({"REPO": "https://x/y", "TASK": "t"}, tmp_path).repo == "https://x/y"
+    with pytest.raises(BadInput, match=r"TRANSPORT=claude-cli, claude-sdk, codex, gemini-cli.*SCENARIO=FILE"):
+        wanted({"REPO": str(tmp_path), "TASK": "t", "TRANSPORT": "stub"}, tmp_path)
+    own = wanted({"REPO": str(tmp_path), "TASK": "t", "TRANSPORT": "codex"}, tmp_path / "demo")
+    assert (own.repo, own.task, own.gate, own.transport, own.scenario) == (
+        str(tmp_path),
+        "t",
+        "",
+        "codex",
+        "",
+    )
+    assert wanted({"REPO": "https://x/y", "TASK": "t", "SCENARIO": "noop"}, tmp_path).repo == "https://x/y"
     assert wanted({"TASK": "other"}, tmp_path).task == "other"

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+_MAY_BE_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError for whatever is none, also for what is nested too deeply."""
+def parse_json(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Return the value of a JSON text. Raises ValueError for whatever is none, also for what is nested too deeply.
+
+    Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark.
+    """
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_constant=parse_constant)
+        written = text if isinstance(text, str) else text.decode("latin-1")
+        return _whole(value) if _MAY_BE_HALF.search(written) else value
     except RecursionError:
         message = "it is nested too deeply"
         raise ValueError(message) from None
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list():
+            return [_whole(one) for one in value]
+        case dict():
+            return {_whole(name): _whole(one) for name, one in value.items()}
+        case _:
+            return value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from schemas.errors import StepwiseError
@@ -25,7 +27,9 @@ MAX_PATH_BYTES: Final = 4096
 NEVER: Final = frozenset({".git", "git~1"})
 """Names no tool reads or writes, at any depth."""
 
-NOT_WRITABLE: Final = frozenset({".claude", ".mcp.json", ".vscode", ".idea", ".env", ".gitconfig"})
+NOT_WRITABLE: Final = frozenset(
+    {".claude", ".gemini", ".codex", ".mcp.json", ".vscode", ".idea", ".env", ".envrc", ".gitconfig"}
+)
 """Names that configure the programs around a workspace: readable, never written, created or deleted."""
 
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -64,9 +68,14 @@ def parts_of(path: str, *, roots: Sequence[str] = ()) -> tuple[str, ...]:
 
 def leads_out(pattern: str) -> bool:
     """Tell whether a pattern of paths may match something out of the workspace, or git's own files."""
-    parts = pattern.split("/")
+    parts = re.split(r"[/{},]", pattern)
     outside = pattern.startswith(("/", "~")) or ".." in parts
-    return outside or any(canonical_name(part) in NEVER for part in parts)
+    return outside or any(canonical_name(part) in NEVER or _may_be_git(part) for part in parts)
+
+
+def _may_be_git(part: str) -> bool:
+    """Whether a part with a wildcard in it, beginning with a dot or a set of characters, can be git's folder."""
+    return part[:1] in {".", "["} and any(fnmatchcase(name, part.casefold()) for name in NEVER)
 
 
 def check_writable(path: str, parts: Sequence[str]) -> None:

@@ -32,6 +32,8 @@ _SWITCHES: Final[Mapping[str, str]] = {
     "DISABLE_TELEMETRY": "1",
     # Else sub-agents and long commands outlive their turn, and begin turns of their own.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # Each command is judged as begun in the workspace, wherever the one before it went.
+    "CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1",
     "CLAUDE_CODE_MAX_RETRIES": str(_MAX_RETRIES),
     # A stream that was cut would be asked for again whole, unseen.
     "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",

@@ -47,7 +47,9 @@ def judge_command(
     if script is None or script != given.get("cmd"):
         return Verdict("deny", "command_unclear", "the command is not the one the model asked for")
     try:
-        parts_of(str(request.get("cwd") or ""), roots=_roots(workspace))
+        place = str(request.get("cwd") or "")
+        for folder in (place, os.path.realpath(workspace / place)):
+            check_writable(place, parts_of(folder, roots=_roots(workspace)))
     except PathDenied as denied:
         return Verdict("deny", denied.code, denied.message)
     judge = commands.judge_read_only if only_reads else commands.judge

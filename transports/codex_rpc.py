@@ -13,6 +13,7 @@ from typing import Any, Final
 import psutil
 
 from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.json_text import parse_json
 from system.processes import Child, ProcessError
 from transports.codex_errors import crashed
 
@@ -172,7 +173,7 @@ class AppServer:
             self._lost()
 
     def _take(self, line: bytes) -> None:
-        message = json.loads(line)
+        message = parse_json(line)
         if not isinstance(message, dict):
             raise TypeError("a message is no object")
         method, number = message.get("method"), message.get("id")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shlex
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from schemas.json_text import parse_json
 from transports import gemini_hook
 from transports.gemini_hook import DENY, GONE, WORD
 
@@ -88,7 +88,7 @@ class Gate:
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            call = json.loads(await _all(reader))
+            call = parse_json(await _all(reader))
             tool, arguments = call["tool_name"], call["tool_input"]
             if not isinstance(tool, str) or not isinstance(arguments, dict):
                 return b"policy_error: the call cannot be read"

@@ -137,7 +137,11 @@ def judge_call(tool: str, arguments: Mapping[str, Any], roots: Sequence[Path], *
             if given is not None and not isinstance(given, str):
                 return _NO_PATH
             if given:
-                _check(given, roots[:1] if tool in {*WRITING, SHELL} else roots, writing=tool in WRITING)
+                _check(
+                    given,
+                    roots[:1] if tool in {*WRITING, SHELL} else roots,
+                    writing=tool in {*WRITING, SHELL},
+                )
         for name in _PATTERNS.get(tool, ()):
             _check_pattern(str(arguments.get(name) or ""))
     except PathDenied as denied:

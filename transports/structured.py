@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.json_text import parse_json
 from schemas.tools import cut
 from transports.port import StructuredResult
 
@@ -101,9 +102,7 @@ def _parsed(text: str) -> object:
     if text.lstrip().startswith(_FENCE):
         raise AnswerRefused("the answer is inside a markdown fence; write the JSON object alone")
     try:
-        parsed: object = json.loads(text, parse_constant=_no_constant)
-    except RecursionError:
-        raise AnswerRefused("the answer is nested too deeply") from None
+        parsed: object = parse_json(text, parse_constant=_no_constant)
     except ValueError as error:
         raise AnswerRefused(f"the answer is not JSON: {error}") from None
     return parsed

@@ -273,6 +273,16 @@ async def test_commands_see_no_key_and_nothing_of_the_workers_environment(
     assert server.seen[0].headers["x-api-key"] == KEY
 
 
+async def test_a_command_begins_in_the_workspace_wherever_the_one_before_it_went(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(tmp_path)
+    replies = in_order(turn(Run("mkdir sub && cd sub && pwd")), turn(Run("pwd")), turn("Well."))
+    _, _, server = await one_turn(replies, spec, transport, monkeypatch)
+    went, stands = [str(call.result).split()[0] for call in server.seen[-1].calls]
+    assert went == f"{stands}/sub"
+
+
 async def test_the_key_is_neither_in_an_environment_nor_in_a_file(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

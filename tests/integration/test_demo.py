@@ -75,7 +75,8 @@ def test_a_demo_that_waits_for_a_person_says_what_to_type_and_can_be_ended(tmp_p
         _, complaint = demo.communicate(timeout=60)
     assert said[1].startswith("    # ")
     assert re.match(
-        r"    temporal workflow update execute --workflow-id demo-1 --name .* --address 127\.0\.0\.1:\d+$", said[2]
+        r"    temporal workflow update execute --workflow-id demo-1 --name .* --address 127\.0\.0\.1:\d+$",
+        said[2],
     )
     assert (demo.returncode, complaint) == (
         130,

@@ -48,11 +48,14 @@ def test_a_plain_command_is_allowed(tmp_path: Path) -> None:
         ({"command": None}, made(), "command_unclear"),
         ({"cwd": "/etc"}, made(), "E_PATH_ABSOLUTE"),
         ({"cwd": None}, made(), "E_PATH_INVALID"),
+        ({"cwd": ".claude"}, made(), "E_PATH_PROTECTED"),
+        ({"cwd": "link"}, made(), "E_PATH_PROTECTED"),
     ],
 )
 def test_a_command_that_is_more_than_it_says_is_denied(
     request_more: dict[str, Any], call: Made | None, code: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "link").symlink_to(".codex")
     verdict = judge_command(asked(tmp_path, **request_more), call, tmp_path, only_reads=False)
     assert (verdict.decision, verdict.code) == ("deny", code)
     assert verdict.reason

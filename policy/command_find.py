@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from policy.command_paths import Ground, check_removal, check_written
+from policy.command_paths import Ground, check_removal, check_written, texts
 from policy.shell_words import RefusedCommandError, Word, literal, unreadable
 
 EFFECTS: Final = frozenset(
@@ -16,6 +16,26 @@ EFFECTS: Final = frozenset(
 """Expressions by which find does more than find."""
 _MAX_EFFECTS: Final = 20
 _NAMING: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex"})
+_VALUED: Final = frozenset(
+    {
+        *_NAMING,
+        *(
+            "-type",
+            "-size",
+            "-mtime",
+            "-mmin",
+            "-newer",
+            "-maxdepth",
+            "-mindepth",
+            "-user",
+            "-group",
+            "-perm",
+        ),
+        *("-printf", "-ctime", "-cmin", "-atime", "-amin", "-lname", "-ilname", "-iwholename", "-newermt"),
+    }
+)
+"""Tests and actions that take one value."""
+_RUNNING: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _REMOVING: Final = frozenset({"rm", "rmdir", "unlink", "mv", "shred"})
 
 Check = Callable[[Sequence[Word], Ground], None]
@@ -23,6 +43,7 @@ Check = Callable[[Sequence[Word], Ground], None]
 
 def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     """Refuse a call of find that removes or writes what it may not; ``check`` judges the programs it runs."""
+    _check_known(words, ground)
     starts = _starts(words)
     expression = [word.text for word in words]
     if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
@@ -41,6 +62,25 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
             check_removal([_found(start) for start in starts], ground)
         elif word.text in EFFECTS:
             check_written(words[at + 1 : at + 2], ground)
+
+
+def _check_known(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse a word that may turn out to be an expression; a value and what is run may be a plain name's."""
+    runs = False
+    for at, word in enumerate(words):
+        runs = word.text in _RUNNING or (runs and word.text not in {";", "+"})
+        value = runs or (at > 0 and words[at - 1].text in _VALUED)
+        found = texts(word, ground)
+        if found is None:
+            dynamic = not value or word.variables is None
+        elif not word.known:
+            dynamic = any(one.startswith(("-", "(", ")", "!", ",", ";")) for one in found)
+        else:
+            dynamic = not value and word.pattern and word.shape[:1] in {"-", "*", "?", "["}
+        if dynamic:
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", "what find does is only known when it runs; write its words out"
+            )
 
 
 def _starts(words: Sequence[Word]) -> list[Word]:

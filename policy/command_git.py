@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from policy.command_files import named_files
 from policy.command_paths import Ground, check_written
 from policy.shell_words import RefusedCommandError, Word
 
@@ -63,6 +65,14 @@ _READING_FORMS: Final = {
 """Sub-commands that only read when the first word after them is one of these."""
 
 _RUNS: Final = ("--ext-diff", "--textconv", "--filters", "--open-files-in-pager", "--upload-pack", "--exec")
+_VALUED: Final = (
+    *("--create", "--force-create", "--orphan", "--source", "--conflict", "--exclude", "--message", "--file"),
+    *("--pathspec-from-file", "--depth", "--deepen", "--refmap", "--server-option", "--jobs", "--format"),
+)
+_GLUED: Final = frozenset("mnSGLUCF")
+"""Short options whose value may stand in the same word."""
+_VALUED_FLAGS: Final = frozenset("bBcCeFmojsu")
+"""Options of the sub-commands judged here that take the next word for their value."""
 _HISTORY: Final = frozenset(
     {
         "filter-branch",
@@ -108,9 +118,9 @@ def check_git_reading(words: Sequence[Word], ground: Ground) -> None:
     check_git(words, ground)
     rest = [word for word in words if word.text not in _GLOBAL]
     name, operands = (rest[0].text if rest else "--version"), [word.text for word in rest[1:]]
+    if any(_is_option(word, "--output", "--lost-found") for word in _options(rest[1:])):
+        raise RefusedCommandError("E_CMD_READ_ONLY", "git writes what it finds to a file")
     if name in READING or name in _LISTING or name in _ABOUT:
-        if any(_is_option(word, "--output") for word in _options(rest[1:])):
-            raise RefusedCommandError("E_CMD_READ_ONLY", "git writes its output to a file")
         return
     forms, first = _READING_FORMS.get(name, set[str]()), operands[0] if operands else ""
     if first in forms and (name != "branch" or first == "--list" or set(operands) <= forms):
@@ -131,18 +141,31 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
         )
     options = _options(rest)
     for word in options:
-        if _is_option(word, *_RUNS) or (name == "grep" and word.text.startswith("-O")):
+        if not _named(name, word):
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"git {name} takes an option that is only known when it runs"
+            )
+        if _is_option(word, *_RUNS) or (name == "grep" and _has_flag(word, "O")):
             raise RefusedCommandError("E_GIT_RUNS", f"git {name} {word.text} runs a program")
         if word.text.startswith(("--output=", "--output-directory=")):
             check_written([_after_equals(word)], ground)
-        elif _is_option(word, "--output", "--output-directory") and name in READING:
+        elif _is_option(word, "--output", "--output-directory") and (
+            name in READING or name in _LISTING or name in _READING_FORMS
+        ):
             raise RefusedCommandError("E_GIT_OPTION", f"git {name} {word.text}: write it as --output=FILE")
     special = _SPECIAL.get(name)
     if special is not None:
         special(options, rest)
+        if name == "rm" and not _spares(options):
+            check_written(named_files(rest), ground)
+    elif name == "init":
+        _check_init(options, rest, ground)
+    elif name == "mv":
+        check_written(named_files(rest), ground)
     elif name in _LISTING:
         first = rest[0].text if rest else ""
-        if first not in _LISTING[name] and (rest or name in {"config", "bundle"}):
+        silent = name == "remote" and first.startswith("-") and len(rest) > 1
+        if silent or (first not in _LISTING[name] and (rest or name in {"config", "bundle"})):
             code = (
                 "E_GIT_CONFIG"
                 if name == "config"
@@ -167,7 +190,14 @@ def _reset(options: Sequence[Word], rest: Sequence[Word]) -> None:
 
 def _clean(options: Sequence[Word], rest: Sequence[Word]) -> None:
     _known(rest, "clean")
-    if not any(_is_option(word, "--dry-run") or _has_flag(word, "n") for word in options):
+    dry = False
+    for word in options:
+        # What stands after an -e is a pattern: the rest of the word, or else the next word, which may begin with -.
+        short = not word.text.startswith("--")
+        dry = dry or ("n" in word.text.partition("e")[0] if short else _is_option(word, "--dry-run"))
+        if _takes(word):
+            break
+    if not dry or any(word.text.startswith("--no") for word in rest):
         raise RefusedCommandError(
             "E_GIT_DISCARD", "git clean removes what git does not keep; remove files by name"
         )
@@ -176,7 +206,8 @@ def _clean(options: Sequence[Word], rest: Sequence[Word]) -> None:
 def _checkout(options: Sequence[Word], rest: Sequence[Word]) -> None:
     _known(rest, "checkout")
     if any(
-        _is_option(word, "--force", "--discard-changes", "--pathspec-from-file") for word in options
+        _is_option(word, "--force", "--force-create", "--discard-changes", "--pathspec-from-file")
+        for word in options
     ) or any(_has_flag(word, flag) for word in options for flag in "fBC"):
         raise RefusedCommandError(
             "E_GIT_DISCARD", "it throws changes away or moves a branch; name files instead"
@@ -189,7 +220,7 @@ def _restore(options: Sequence[Word], rest: Sequence[Word]) -> None:
     if any(_is_option(word, "--pathspec-from-file") for word in options):
         raise RefusedCommandError("E_GIT_DISCARD", "which files it restores is not said here; name them")
     if not any(_is_option(word, "--staged") or _has_flag(word, "S") for word in options) or any(
-        _is_option(word, "--worktree") or _has_flag(word, "W") for word in options
+        _is_option(word, "--worktree", "--no-staged") or _has_flag(word, "W") for word in options
     ):
         _not_everything(rest)
 
@@ -243,13 +274,20 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
         raise RefusedCommandError(
             "E_GIT_REMOTE", "git fetch and pull take the name of a remote and of a branch only"
         )
-    if any(word.text.startswith("--rebase") or _has_flag(word, "r") for word in options):
+    if any(_is_option(word, "--rebase") or _has_flag(word, "r") for word in options):
         raise RefusedCommandError("E_GIT_HISTORY", "git pull --rebase rewrites history; merge instead")
 
 
 def _remove(options: Sequence[Word], rest: Sequence[Word]) -> None:
-    if not any(_is_option(word, "--cached", "--dry-run") for word in options):
+    if not _spares(options):
         _not_everything(rest)
+
+
+def _spares(options: Sequence[Word]) -> bool:
+    """Whether the options of rm leave the files where they are."""
+    return any(
+        _is_option(word, "--cached", "--dry-run") or _has_flag(word, "n") for word in options
+    ) and not any(word.text.startswith("--no") for word in options)
 
 
 def _apply(options: Sequence[Word], _rest: Sequence[Word]) -> None:
@@ -276,8 +314,8 @@ _SPECIAL: Final[dict[str, Callable[[Sequence[Word], Sequence[Word]], None]]] = {
 
 def _known(rest: Sequence[Word], name: str) -> None:
     """Refuse a word before ``--`` that may turn out to be an option."""
-    for word in rest:
-        if word.text == "--":
+    for at, word in enumerate(rest):
+        if word.text == "--" and not (at and _takes(rest[at - 1])):
             return
         if word.shape[:1] in {"$", "*", "?", "["}:
             raise RefusedCommandError(
@@ -288,21 +326,57 @@ def _known(rest: Sequence[Word], name: str) -> None:
 def _not_everything(rest: Sequence[Word]) -> None:
     for word in rest:
         text = word.text.rstrip("/") or "/"
-        if text in _EVERYTHING or text.startswith((":/", ":(", "*")) or set(text) <= set("./*"):
+        if word.text.startswith("-"):
+            continue
+        # Magic (``:!x``) names everything but something.
+        if text in _EVERYTHING or text.startswith((":", "*")) or not _says_something(text):
             raise RefusedCommandError(
                 "E_GIT_DISCARD", f"{word.text} throws away every change; name the files"
             )
 
 
+def _says_something(text: str) -> bool:
+    return re.search(r"\w", re.sub(r"\[[^\]]*\]", "", text)) is not None
+
+
+def _check_init(options: Sequence[Word], rest: Sequence[Word], ground: Ground) -> None:
+    _known(rest, "init")
+    for word in options:
+        if not (
+            word.text in {"-q", "--quiet", "--bare", "-b"}
+            or re.match(r"--initial-branch=|--object-format=|-b\w", word.text)
+        ):
+            raise RefusedCommandError("E_GIT_OPTION", f"git init {word.text} is not among what is allowed")
+    check_written([word for word in named_files(rest) if word.text], ground)
+
+
 def _options(rest: Sequence[Word]) -> list[Word]:
-    """Return the words that git takes for options: those before ``--`` that begin with a hyphen."""
+    """Return the words that git may take for options: those before ``--`` that begin with a hyphen.
+
+    After an option ``--`` may be that option's value and end nothing.
+    """
     found: list[Word] = []
-    for word in rest:
-        if word.text == "--":
+    for at, word in enumerate(rest):
+        if word.text == "--" and not (at and rest[at - 1].text.startswith("-")):
             break
         if word.text.startswith("-"):
             found.append(word)
     return found
+
+
+def _named(sub: str, word: Word) -> bool:
+    """Whether it is known which option a word is, be its value known or not."""
+    name = word.shape.partition("=")[0]
+    if word.text.startswith("--"):
+        return not any(char in name for char in "$*?[")
+    return (word.known and not word.pattern) or (sub != "grep" and word.text[1:2] in _GLUED)
+
+
+def _takes(word: Word) -> bool:
+    """Whether a word is an option that takes the next word for its value."""
+    if word.text.startswith("--"):
+        return "=" not in word.text and _is_option(word, *_VALUED)
+    return word.text.startswith("-") and word.text[-1:] in _VALUED_FLAGS
 
 
 def _is_option(word: Word, *names: str) -> bool:

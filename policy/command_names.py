@@ -12,7 +12,7 @@ REFUSED: Final = (
         "runs as somebody else; agents run as themselves",
         (
             "sudo su doas pkexec runuser chroot unshare nsenter setpriv capsh setcap newgrp sg login passwd chpasswd useradd "
-            "userdel usermod groupadd groupdel visudo sudoedit"
+            "userdel usermod groupadd groupdel visudo sudoedit run0 adduser deluser addgroup delgroup"
         ),
     ),
     (
@@ -20,7 +20,7 @@ REFUSED: Final = (
         "makes something that lives longer than the run",
         (
             "crontab at batch anacron systemctl systemd-run service launchctl loginctl initctl update-rc.d chkconfig "
-            "rc-service rc-update screen tmux byobu dtach abduco start-stop-daemon daemonize"
+            "rc-service rc-update screen tmux byobu dtach abduco start-stop-daemon daemonize busctl dbus-send gdbus"
         ),
     ),
     (
@@ -44,13 +44,13 @@ REFUSED: Final = (
         "changes the machine",
         (
             "shutdown reboot halt poweroff init telinit insmod modprobe rmmod kexec sysctl iptables ip6tables nft ufw "
-            "setenforce timedatectl hostnamectl"
+            "setenforce timedatectl hostnamectl hwclock"
         ),
     ),
     (
         "E_CMD_KILL",
         "ends processes that may not be yours; kill yours by its id",
-        "pkill killall killall5 skill xkill",
+        "pkill killall killall5 skill xkill fuser",
     ),
     (
         "E_CMD_NETWORK",
@@ -68,13 +68,14 @@ REFUSED: Final = (
         "runs another program in a way that is not read here; run that program itself",
         (
             "strace ltrace script watch parallel flock expect unbuffer rlwrap setarch linux32 linux64 taskset chrt numactl "
-            "prlimit fakeroot proot bwrap firejail entr run-parts dbus-run-session faketime catchsegv run-one chronic ts"
+            "prlimit fakeroot proot bwrap firejail entr run-parts dbus-run-session faketime catchsegv run-one chronic ts ssh-agent "
+            "compgen"
         ),
     ),
     (
         "E_CMD_SHELL",
         "is a shell that is not read here; use bash or sh",
-        "zsh fish csh tcsh rc nu elvish xonsh pwsh",
+        "zsh fish csh tcsh rc nu elvish xonsh pwsh posh yash pdksh ksh93 lksh oksh",
     ),
     ("E_CMD_ALIAS", "changes what a name means", "alias complete bind fc enable"),
 )
@@ -83,6 +84,11 @@ REFUSED: Final = (
 _BY_NAME: Final = {name: (code, why) for code, why, names in REFUSED for name in names.split()}
 _BY_SHAPE: Final = (
     (re.compile(r"mkfs\.\w+"), "E_CMD_DEVICE", "works on devices and file systems"),
+    (
+        re.compile(r"ld-(?:linux|musl).*|ld(?:64)?(?:-[\w.-]+)?\.so[\d.]*"),
+        "E_CMD_WRAPPER",
+        "runs another program in a way that is not read here; run that program itself",
+    ),
     (re.compile(r"systemd-\w+"), "E_CMD_OUTLIVES", "makes something that lives longer than the run"),
 )
 
@@ -99,7 +105,7 @@ def refused(name: str) -> tuple[str, str] | None:
 class Wrapper:
     """How a program that runs another is read: options with a value, those without, and words before the program.
 
-    A value of an ``optional`` option stands in the same word (``--eof=x``): the next word is never one.
+    A value of an ``optional`` option stands in the same word (``--eof=x``, ``-ex``): the next word is never one.
     """
 
     valued: str = ""
@@ -130,8 +136,8 @@ WRAPPERS: Final = {
 
 XARGS: Final = Wrapper(
     valued="-I -L -n -P -s -d -E -a --max-args --max-procs --max-chars --delimiter --arg-file",
-    optional="--replace --max-lines --eof",
-    plain="-0 -r -t -x -i -e -l --null --no-run-if-empty --verbose --exit --open-tty -o",
+    optional="-i -e -l --replace --max-lines --eof",
+    plain="-0 -r -t -x --null --no-run-if-empty --verbose --exit --open-tty -o",
 )
 ENV: Final = Wrapper(
     valued="-u --unset",
@@ -154,6 +160,7 @@ RUNNERS: Final = frozenset(
         "mamba",
         "micromamba",
         "npx",
+        "uvx",
         "npm",
         "pnpm",
         "yarn",
@@ -172,11 +179,43 @@ RUNNERS: Final = frozenset(
     ]
 )
 """Programs that may run another one by their later words."""
+RUNNERS_DIRECT: Final = frozenset({"npx", "bunx", "uvx", "xvfb-run", "dotenv"})
+"""Those of them that need no sub-command for it."""
+RUNNERS_RUN: Final = frozenset({"run", "exec", "x", "dlx", "tool", "create"})
+"""Their sub-commands that run a program."""
+RUNNERS_OWN: Final = frozenset({"init", "login", "service", "watch", "complete", "enable"})
+"""Their own sub-commands that have the name of a refused program."""
+RUNNERS_PLAIN: Final = frozenset(
+    [
+        "--",
+        "-q",
+        "--quiet",
+        "-v",
+        "--verbose",
+        "-y",
+        "--yes",
+        "-a",
+        "--auto-servernum",
+        "--silent",
+        "--frozen",
+        "--locked",
+        "--offline",
+        "--isolated",
+        "--no-sync",
+        "--no-project",
+        "--all-extras",
+        "--no-capture-output",
+        "--no-install",
+    ]
+)
+"""Options of theirs that have no value."""
 
 SEARCHERS: Final = frozenset({"rg", "fd", "fdfind"})
 """Programs that search, and run another one where an option says so."""
 SEARCHERS_RUN: Final = frozenset({"-x", "-X", "--exec", "--exec-batch", "--pre", "--hostname-bin"})
 """Those options."""
+SEARCHERS_CLUSTER: Final = (r"-(?!-)[^xXetdESCcjo]*[xX]", r"-[xX]")
+"""Short options that hold one of them, for fd and for rg."""
 
 INTERPRETERS: Final = frozenset(
     [
@@ -204,8 +243,16 @@ INTERPRETERS: Final = frozenset(
 """Programs whose own language is not read here, but for plain signs of destruction."""
 
 PUBLISHING: Final = {
+    "npm": (
+        *("publish"[:end] for end in range(len("pu"), len("publish") + 1)),
+        *("unpublish"[:end] for end in range(len("unp"), len("unpublish") + 1)),
+        "dist-tag",
+        "dist-tags",
+        "deprecate",
+    ),
+    "cargo": ("publish", "yank"),
     **dict.fromkeys(
-        ["npm", "pnpm", "yarn", "cargo", "poetry", "uv", "flit", "hatch", "pdm", "bun", "lerna"], ("publish",)
+        ["pnpm", "yarn", "poetry", "uv", "flit", "hatch", "pdm", "bun", "lerna"], ("publish", "unpublish")
     ),
     "gem": ("push", "yank"),
     "mvn": ("deploy",),
@@ -223,6 +270,9 @@ NETWORKED: Final = frozenset({"curl", "wget", "aria2c", "http", "https", "xh", "
 UNSAFE_NAMES: Final = frozenset(
     [
         "BASH_ENV",
+        "BASH_CMDS",
+        "BASH_ALIASES",
+        "CDPATH",
         "ENV",
         "SHELLOPTS",
         "BASHOPTS",

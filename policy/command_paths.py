@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from policy.shell_words import RefusedCommandError, Script, Word
+from policy.command_names import UNSAFE_NAMES, UNSAFE_PREFIXES
+from policy.shell_words import PROCESS, RefusedCommandError, Script, Word
 
 PROTECTED: Final = (".git", ".gitconfig", ".claude", ".mcp.json", ".vscode", ".idea", ".env")
 """Names within a workspace that decide what runs later, or hold secrets: no agent writes them."""
@@ -70,7 +71,42 @@ class Ground:
 
 
 def known_values(script: Script) -> dict[str, list[Word]]:
-    """Return what the names of a script may be worth, leaving out every name that something else may set."""
+    """Return what the names of a script may be worth, leaving out every name that something else may set.
+
+    Refuse a script that sets an unsafe name otherwise than by an assignment, or reads from where no file is.
+    """
+    for name in script.named:
+        if name in UNSAFE_NAMES or name.startswith(UNSAFE_PREFIXES):
+            raise RefusedCommandError(
+                "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
+            )
+    values = _values(script)
+    for command in script.commands:
+        for redirect in command.redirects:
+            if redirect.operator in {"<", "<&"}:
+                check_read(redirect.target, values)
+    return values
+
+
+def check_read(target: Word, values: dict[str, list[Word]], *, strict: bool = False) -> None:
+    """Refuse to read from a connection; ``strict`` refuses every target that is not known before it runs."""
+    if target.text == PROCESS:
+        return
+    found = texts(target, Ground(values=values))
+    if found is None and (strict or target.variables is None):
+        raise RefusedCommandError(
+            "E_CMD_DYNAMIC", f"where {_shown(target)} reads is only known when it runs; write the path out"
+        )
+    for text in found or ():
+        if _connects(text):
+            raise RefusedCommandError("E_CMD_NETWORK", f"{text} is a connection, not a file")
+
+
+def _connects(text: str) -> bool:
+    return f"/{posixpath.normpath(text).lstrip('/')}".startswith(("/dev/tcp", "/dev/udp")) and text[:1] == "/"
+
+
+def _values(script: Script) -> dict[str, list[Word]]:
     values = {name: list(words) for name, words in script.values.items()}
     for command in script.commands:
         first = command.words[0].text if command.words else ""
@@ -157,7 +193,7 @@ def _check_written(text: str, ground: Ground) -> None:
         _check_protected(text, path)
         return
     plain = posixpath.normpath(text)
-    if plain.startswith(("/dev/tcp", "/dev/udp")):
+    if _connects(text):
         raise RefusedCommandError("E_CMD_NETWORK", f"{text} is a connection, not a file")
     if plain in _HARMLESS or plain.startswith("/dev/fd/"):
         return

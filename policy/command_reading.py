@@ -10,7 +10,7 @@ from typing import Final
 from policy.command_find import EFFECTS
 from policy.command_git import check_git_reading
 from policy.command_names import READ_ONLY_NAMES
-from policy.command_paths import Ground
+from policy.command_paths import Ground, check_read, known_values
 from policy.shell import read_script
 from policy.shell_words import Command, RefusedCommandError, Word
 
@@ -92,8 +92,12 @@ _LIMITED: Final = {
     "command": ((), (), None),
 }
 """Programs with the long and short options that are not reading, and how many operands they may have."""
+_UNSAID: Final = frozenset("-*?[{")
+"""With which a pattern begins that may become an option."""
 _SED: Final = re.compile(r"\d+(?:,(?:\d+|\$))?p|\$p")
 _CLOCK: Final = re.compile(r"\d{8,12}(?:\.\d\d)?")
+_ENVIRONMENT: Final = re.compile(r"[A-Z_][A-Z0-9_]+")
+"""Names that the environment may hold; a loop or ``read`` may set no such name either."""
 _MERGED: Final = re.compile(r"[0-9]|-")
 
 _ANYWHERE: Final = Ground()
@@ -104,7 +108,14 @@ def check_reading(text: str) -> None:
     script = read_script(text)
     if script.functions:
         raise _refused("a function is defined")
+    for name in script.named:
+        if _ENVIRONMENT.fullmatch(name) and name not in READ_ONLY_NAMES and name.strip("_"):
+            raise _refused(f"{name} is set")
+    values = known_values(script)
     for command in script.commands:
+        for redirect in command.redirects:
+            if redirect.operator in {"<", "<&"}:
+                check_read(redirect.target, values, strict=True)
         _check(command)
 
 
@@ -135,14 +146,22 @@ def _refused(what: str) -> RefusedCommandError:
     return RefusedCommandError("E_CMD_READ_ONLY", f"{what}; this session only reads")
 
 
+def _check_known(name: str, words: Sequence[Word], *, ends: bool = True) -> None:
+    """Refuse a word that may turn out to be an option; ``ends`` says that none is after ``--``."""
+    for at, word in enumerate(words):
+        if ends and word.text == "--" and not (at and words[at - 1].text.startswith("-")):
+            return
+        if not word.known or (word.pattern and word.shape[:1] in _UNSAID):
+            raise _refused(f"{name} takes a word that is only known when it runs")
+
+
 def _check_limited(name: str, words: Sequence[Word]) -> None:
     long, short, most = _LIMITED[name]
     operands = 0
+    _check_known(name, words)
     for word in words:
         text = word.text
         given = text.partition("=")[0]
-        if not word.known and word.shape[:1] == "$":
-            raise _refused(f"{name} takes a word that is only known when it runs")
         if text.startswith("--") and len(given) > len("--") and any(one.startswith(given) for one in long):
             raise _refused(f"{name} {text} does more than read")
         if text.startswith("-") and not text.startswith("--") and any(flag in text for flag in short):
@@ -164,19 +183,20 @@ def _check_date(words: Sequence[Word]) -> None:
 
 
 def _check_find(words: Sequence[Word]) -> None:
+    _check_known("find", words, ends=False)
     for word in words:
-        if word.text in EFFECTS or word.shape[:1] in {"$", "*", "?", "["}:
+        if word.text in EFFECTS:
             raise _refused(f"find {word.text} may do more than find")
 
 
 def _check_git(words: Sequence[Word]) -> None:
-    if any(word.shape[:1] == "$" for word in words):
-        raise _refused("git takes a word that is only known when it runs")
+    _check_known("git", words)
     check_git_reading(words, _ANYWHERE)
 
 
 def _check_sed(words: Sequence[Word]) -> None:
     """Allow printing lines by number, nothing of the rest of sed's language."""
+    _check_known("sed", words, ends=False)
     texts = [word.text for word in words]
     if (
         len(texts) < len(("-n", "1p"))

@@ -18,7 +18,13 @@ from policy.shell_words import Command, RefusedCommandError, Script, Word, liter
 
 _WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 _DESCRIPTOR: Final = re.compile(r"\d+-?|-")
-_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)\+?=", re.ASCII)
+_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
+_SET: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_STREAM: Final = re.compile(
+    r"(?:^|/)(?:dev/(?:std|fd(?:/|$)|tty|pts|console|ptmx|tcp|udp)|proc/(?:self|thread-self|\d))"
+)
+_STREAM_PART: Final = re.compile(r"stdin|stdout|stderr|fd|\d+|tty\w*|pts|console")
+_EVERYBODY: Final = re.compile(r"[-+]?0*[01]")
 
 
 def check_script(text: str, ground: Ground) -> None:
@@ -75,12 +81,14 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
         _check_wrapped(name, rest, ground, fed)
     elif name in names.SHELLS:
         _check_shell(name, rest, ground, fed)
+    elif name.startswith(_GIT):
+        check_git([literal(name[len(_GIT) :]), *rest], ground)
     elif (rule := _RULES.get(name)) is not None:
         rule(rest, ground)
     if name in names.RUNNERS:
-        _check_runner(rest, ground)
+        _check_runner(name, rest, ground)
     if name in names.SEARCHERS:
-        _check_searcher(rest, ground)
+        _check_searcher(name, rest, ground)
     if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
         _check_interpreter(name, rest, ground, fed)
     if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
@@ -90,6 +98,7 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
 
 
 _MAX_NESTED: Final = 12
+_GIT: Final = "git-"
 
 
 def _program(command: Command) -> str:
@@ -146,12 +155,62 @@ def _check_name(name: str, value: Word) -> None:
 
 
 def _check_exported(words: Sequence[Word], _ground: Ground) -> None:
+    named = any(re.match(r"-\w*n", word.text) for word in words)
     for word in words:
         found = _ASSIGNED.match(word.shape)
         if found is not None:
-            _check_name(found[1], Word(word.text[found.end() :], word.shape[found.end() :]))
-        elif _ASSIGNED.match(word.text):
-            _check_name(word.text.partition("=")[0].rstrip("+"), opened())
+            value = Word(word.text[found.end() :], word.shape[found.end() :])
+            _check_name(found[1], value)
+            if named:
+                _check_name(value.text.partition("[")[0], opened())
+        elif (odd := _ASSIGNED.match(word.text)) is not None:
+            _check_name(odd[1], opened())
+
+
+def _check_set(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse to read something into a name that decides what other programs run."""
+    for word in words:
+        worth = texts(word, ground)
+        if worth is None and word.shape[:1] == "$":
+            _known([word], "what sets a name")
+        for text in worth or (word.text,):
+            found = _SET.match(text)
+            if found is not None:
+                _check_name(found[0], opened())
+
+
+def _check_getopts(words: Sequence[Word], ground: Ground) -> None:
+    _check_set(words[1:2], ground)
+
+
+def _check_printf(words: Sequence[Word], ground: Ground) -> None:
+    for word in words[:1]:
+        if any(one.startswith("-v") for one in texts(word, ground) or ()):
+            _known([word], "printf")
+            _check_set([literal(word.text[2:]), *words[1:2]] if word.text != "-v" else words[1:2], ground)
+
+
+def _check_mapfile(words: Sequence[Word], ground: Ground) -> None:
+    _known(words, "mapfile")
+    if any(re.match(r"-\w*C", word.text) for word in words):
+        raise RefusedCommandError("E_CMD_WRAPPER", "mapfile -C runs a text for the lines it reads")
+    _check_set(words, ground)
+
+
+def _check_jobs(words: Sequence[Word], _ground: Ground) -> None:
+    _known(words, "jobs")
+    if any(re.match(r"-\w*x", word.text) for word in words):
+        raise RefusedCommandError("E_CMD_WRAPPER", "jobs -x runs a program; run that program itself")
+
+
+def _known(words: Sequence[Word], program: str) -> None:
+    """Refuse words of a program that may turn out to be other words, or more of them."""
+    for word in words:
+        if not word.known or word.pattern:
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC",
+                f"{program} takes {word.text[:80]}, which is only known when it runs; write it out",
+            )
 
 
 def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) -> int:
@@ -161,9 +220,11 @@ def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) ->
         word = words[at]
         text = word.text
         at += 1
+        _known([word], program)
         if text == "--":
             break
         if text in valued:
+            _known(words[at : at + 1], program)
             at += 1
         elif not _is_read(word, wrapper) and not (program == "nice" and re.fullmatch(r"-\d+", text)):
             raise unreadable(f"{program} has the option {text}, which is not read here")
@@ -175,7 +236,7 @@ def _is_read(word: Word, wrapper: names.Wrapper) -> bool:
     valued, optional, plain = wrapper.valued.split(), wrapper.optional.split(), wrapper.plain.split()
     if word.text.startswith("--"):
         return word.text in (*plain, *optional) or word.text.partition("=")[0] in (*valued, *optional)
-    if word.text in plain or word.text[:2] in valued:
+    if word.text in plain or word.text[:2] in (*valued, *optional):
         return True
     return word.known and all(f"-{flag}" in plain for flag in word.text[1:])
 
@@ -184,7 +245,9 @@ def _check_wrapped(name: str, words: Sequence[Word], ground: Ground, fed: Word |
     if name == "command" and words and words[0].text in {"-v", "-V", "-pv", "-pV"}:
         return
     wrapper = names.WRAPPERS[name]
-    at = _options_end(words, wrapper, name) + wrapper.leading
+    end = _options_end(words, wrapper, name)
+    at = end + wrapper.leading
+    _known(words[end:at], name)
     if at < len(words):
         check_words(words[at:], ground, fed=fed)
 
@@ -193,6 +256,9 @@ def _check_env(words: Sequence[Word], ground: Ground) -> None:
     at = _options_end(words, names.ENV, "env")
     while at < len(words) and (found := _ASSIGNED.match(words[at].text)):
         _check_name(found[1], Word(words[at].text[found.end() :], words[at].shape[found.end() :]))
+        worth = texts(words[at], ground)
+        if not words[at].known and (worth is None or any(len(one.split()) > 1 for one in worth)):
+            _known([words[at]], "env")
         at += 1
     if at < len(words):
         check_words(words[at:], ground)
@@ -203,7 +269,8 @@ def _check_xargs(words: Sequence[Word], ground: Ground) -> None:
     marks = ["{}"]
     for number, word in enumerate(words[:at]):
         if word.text.startswith("-I"):
-            marks.append(word.text[2:] or words[number + 1].text)
+            marks.extend(one.text for one in words[number + 1 : number + 2] if word.text == "-I")
+            marks.append(word.text[2:])
         elif word.text.startswith(("--replace=", "-i")):
             marks.append(word.text.partition("=")[2] or word.text[2:])
     filled = [opened() if any(mark and mark in one.text for mark in marks) else one for one in words[at:]]
@@ -222,7 +289,7 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
         if text in {"--login", "--noprofile", "--norc", "--posix", "--verbose"}:
             posix = posix or text == "--posix"
             continue
-        commanded = commanded or (text.startswith("-") and "c" in text)
+        commanded = commanded or "c" in text
         if "s" in text and not commanded:
             raise _sent(name)
         if (
@@ -230,13 +297,17 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
             or not words[at - 1].known
         ):
             raise unreadable(f"{name} has the option {text}, which is not read here")
+        _known(words[at : at + text.count("o")], name)
         at += text.count("o")
     ground = replace(ground, posix=posix)
     if commanded:
         if at >= len(words):
             raise unreadable(f"{name} -c has no command line")
+        _known(words[at : at + 1], f"{name} -c")
         _check_texts([words[at]], ground, f"what {name} -c runs")
     elif at < len(words):
+        if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"}:
+            raise _changing_script()
         _check_file(words[at], ground)
     elif fed is not None:
         _check_texts([fed], ground, f"what {name} reads")
@@ -278,30 +349,115 @@ def _check_source(words: Sequence[Word], ground: Ground) -> None:
 def _check_file(word: Word, ground: Ground) -> None:
     """Refuse to run as a script what is no file, or a file that is only known when it runs."""
     found = texts(word, ground)
-    if found is None:
-        raise RefusedCommandError(
-            "E_CMD_DYNAMIC", "which script runs is only known when it runs; write its name out"
-        )
-    if any(posixpath.normpath(one).startswith(("/dev/", "/proc/")) for one in found):
+    if found is None or word.pattern:
+        raise _changing_script()
+    if any(_is_stream(one, ground) for one in found):
         raise RefusedCommandError("E_CMD_PIPE_TO_SHELL", f"{word.text} is no file of commands")
 
 
-def _check_runner(words: Sequence[Word], ground: Ground) -> None:
-    """Judge the words of a runner from the first one on that is a program with rules."""
+def _changing_script() -> RefusedCommandError:
+    return RefusedCommandError(
+        "E_CMD_DYNAMIC", "which script runs is only known when it runs; write its name out"
+    )
+
+
+def _is_stream(text: str, ground: Ground) -> bool:
+    """Whether a path is, or after a change of directory may be, what a process is sent rather than a file."""
+    path = re.sub(r"^/+", "/", posixpath.normpath(text))
+    if path.startswith(("/dev/", "/proc/")) or _STREAM.search(path) is not None:
+        return True
+    return (
+        ground.away
+        and not path.startswith("/")
+        and any(_STREAM_PART.fullmatch(part) for part in path.split("/"))
+    )
+
+
+def _check_runner(runner: str, words: Sequence[Word], ground: Ground) -> None:
+    """Judge the words of a runner: the program that it runs, and those from the first one on that has rules."""
+    if runner == "hatch":
+        words = [_after_colon(word) for word in words]
+    _check_run(runner, words, ground)
+    mark, after = {"mise": ("--", 1), "direnv": ("exec", 2)}.get(runner, ("", 0))
+    ends = next((at + after for at, word in enumerate(words) if word.text == mark), 0)
     for at, word in enumerate(words):
         name = posixpath.basename(word.text)
-        known = name in _RULES or name in names.SHELLS or name in names.WRAPPERS or name in names.INTERPRETERS
+        if word.text in names.RUNNERS_RUN or name in {".", "source"}:
+            continue
+        known = (
+            name in _RULES
+            or name in names.SHELLS
+            or name in names.WRAPPERS
+            or name in names.INTERPRETERS
+            or name.startswith(_GIT)
+        )
         told = at > 0 and words[at - 1].text in {"run", "exec", "--", "x"}
         if known or (told and names.refused(name) is not None):
             check_words(words[at:], ground)
+            if at >= ends and not _takes(words[at - 1].text if at else ""):
+                return
+
+
+def _takes(option: str) -> bool:
+    """Whether a word after this one may be its value rather than the program that a runner runs."""
+    return option.startswith("-") and "=" not in option and option not in names.RUNNERS_PLAIN
+
+
+def _after_colon(word: Word) -> Word:
+    """Return a program as hatch is told to run it, without the environment before it."""
+    at = word.text.find(":") + 1
+    return Word(word.text[at:], word.shape[at:])
+
+
+def _check_run(runner: str, words: Sequence[Word], ground: Ground) -> None:
+    """Refuse what no agent runs where a runner may take it for the program to run."""
+    running = runner in names.RUNNERS_DIRECT
+    skipped = runner != "direnv"
+    for at, word in enumerate(words):
+        _known([word], runner)
+        if word.text.startswith("-"):
+            _check_call(runner, words[at : at + 2], ground)
+            continue
+        if word.text in names.RUNNERS_RUN:
+            running = True
+            continue
+        name = posixpath.basename(word.text)
+        found = names.refused(name) or names.refused(name.partition("@")[0])
+        if found is not None and (running or name not in names.RUNNERS_OWN):
+            raise RefusedCommandError(found[0], f"{name} {found[1]}")
+        if _takes(words[at - 1].text if at else ""):
+            continue
+        if running and not skipped:
+            skipped = True
+        elif runner != "mise":
             return
 
 
-def _check_searcher(words: Sequence[Word], ground: Ground) -> None:
+def _check_call(runner: str, words: Sequence[Word], ground: Ground) -> None:
+    """Judge the text that npm and its like are told to give to a shell."""
+    option, given, value = words[0].text.partition("=")
+    if runner in {"npx", "npm", "pnpm"} and option in {"-c", "--call", "--shell-mode"}:
+        _known(words[1:], runner)
+        _check_texts([literal(value)] if given else words[1:], ground, f"what {runner} -c runs")
+
+
+def _told_to_run(option: str) -> str:
+    """Return the option of fd that runs a program where a cluster of short options holds it, else what was given."""
+    found = re.match(r"-(?!-)[^xXetdESCcjo]*([xX])", option)
+    return option if found is None or found.end() < len(option) else f"-{found[1]}"
+
+
+def _check_searcher(name: str, words: Sequence[Word], ground: Ground) -> None:
     """Judge the program that a search is told to run on what it finds."""
     for at, word in enumerate(words):
+        if word.shape[:1] == "$":
+            found = texts(word, ground)
+            unknown = found is None and name != "rg"
+            if unknown or any(one.startswith("-") for one in found or ()):
+                _known([word], name)
         option, given, value = word.text.partition("=")
-        if option in names.SEARCHERS_RUN or re.match(r"-[xX]", option):
+        option = option if name == "rg" else _told_to_run(option)
+        if option in names.SEARCHERS_RUN or re.match(names.SEARCHERS_CLUSTER[name == "rg"], option):
             command = [literal(value)] if given else list(words[at + 1 :])
             if not command or (not given and option not in names.SEARCHERS_RUN):
                 raise unreadable(f"a search has the option {word.text}, which is not read here")
@@ -316,7 +472,8 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
                 "E_CMD_EMBEDDED", f"{name} is given a text that destroys: {word.text[:80]}"
             )
     operands = [word for word in words if not word.text.startswith("-") or word.text == "-"]
-    silent = not operands or operands[0].text in {"-", "/dev/stdin"} or not operands[0].known
+    silent = not operands or operands[0].text == "-" or _is_stream(operands[0].text, ground)
+    silent = silent or not operands[0].known
     said = name in names.SAID_FIRST or any(word.text in names.SAID_OPTIONS for word in words)
     if ground.networked and silent and fed is None and not said:
         raise _sent(name)
@@ -324,19 +481,22 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
         check_written(operands[1:] or operands, ground, unknown=True)
 
 
-def _check_kill(words: Sequence[Word], _ground: Ground) -> None:
-    targets = [one.text for one in words]
-    if targets and targets[0] in {"-s", "-n", "--signal"}:
+def _check_kill(words: Sequence[Word], ground: Ground) -> None:
+    targets = list(words)
+    first = targets[0].text if targets else ""
+    if first in {"-s", "-n", "--signal"}:
         targets = targets[2:]
-    elif targets and targets[0].startswith("-") and targets[0] != "--" and len(targets) > 1:
+    elif first.startswith("-") and first != "--" and len(targets) > 1:
         targets = targets[1:]
     for target in targets:
-        if target in {"-1", "0", "1", "-0"}:
-            raise RefusedCommandError("E_CMD_KILL", f"kill {target} ends processes that are not yours")
+        for text in texts(target, ground) or (target.text,):
+            if _EVERYBODY.fullmatch(text.strip()):
+                raise RefusedCommandError("E_CMD_KILL", f"kill {text} ends processes that are not yours")
 
 
 def _check_hash(words: Sequence[Word], _ground: Ground) -> None:
-    if any(one.text.startswith("-p") for one in words):
+    _known(words, "hash")
+    if any(re.match(r"-\w*p", one.text) for one in words):
         raise RefusedCommandError("E_CMD_ALIAS", "hash -p changes what a name means")
 
 
@@ -366,4 +526,9 @@ _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     **dict.fromkeys(("chown", "chgrp"), files.check_chown),
     "kill": _check_kill,
     "hash": _check_hash,
+    "jobs": _check_jobs,
+    **dict.fromkeys(("mapfile", "readarray"), _check_mapfile),
+    "read": _check_set,
+    "getopts": _check_getopts,
+    "printf": _check_printf,
 }

@@ -18,7 +18,10 @@ from policy.shell_words import (
     Word,
     braces,
     literal,
+    literally,
     opened,
+    subscripted,
+    substitutes,
     unreadable,
 )
 
@@ -38,6 +41,16 @@ RESERVED: Final = frozenset({*_GLUE, *_LOOPS, *_MISPLACED, "{", "[[", "case", "f
 """Words of the shell's own; one that was read as a program's name was written so that it would be."""
 _DECLARING: Final = frozenset({"declare", "local", "export", "readonly", "typeset"})
 _BASH_ONLY: Final = frozenset({"[[", "((", "select", "function"})
+_NAMING: Final = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "wait"})
+"""Builtins that set the names among their words."""
+_EVALUATING: Final = frozenset(
+    {*_DECLARING, *_NAMING, "test", "[", "let", "unset", "set", "env"} - {"printf"}
+)
+"""Builtins that may expand once more what stands in a subscript."""
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "rbash"})
+_TOLD: Final = re.compile(r"-\w*c\w*")
+_COUNTING: Final = frozenset({"let", "declare", "typeset", "local"})
+_BEFORE: Final = frozenset({"builtin", "command", "exec", "--", "-p"})
 _WAITING: Final = "&&", "||", "|", "|&"
 
 
@@ -48,7 +61,58 @@ def read_script(text: str, *, posix: bool = False, depth: int = 0) -> Script:
     """
     script = Script()
     _read(Cursor(text, posix=posix, depth=depth, script=script, read=_read), "")
+    _check_evaluated(script)
     return script
+
+
+def _check_evaluated(script: Script) -> None:
+    """Refuse a text that bash may expand once more: a subscript where it reads a name or a number."""
+    script.evaluates |= any(one.words and one.words[0].text in _COUNTING for one in script.commands)
+    for command in script.commands:
+        _check_builtin(command, script)
+    for words in script.values.values():
+        for word in words:
+            _check_value(word)
+            if script.evaluates and substitutes(literally(word)):
+                raise unreadable("a value holds a command that an arithmetic expression may run")
+
+
+def _check_builtin(command: Command, script: Script) -> None:
+    words = list(command.words)
+    while words and words[0].text in _BEFORE:
+        words.pop(0)
+    name = words[0].text if words else ""
+    setting = name in _NAMING and (name != "printf" or any(one.text.startswith("-v") for one in words))
+    given = [word.text for word in words[1:]] if name in _EVALUATING else []
+    if name in script.functions or setting:
+        given = [
+            *given,
+            *(literally(word) for word in words[1:]),
+            *(word.text for word in words[1:3] if setting),
+        ]
+    if name.rpartition("/")[2] in _SHELLS:
+        told = next((at for at, one in enumerate(words) if _TOLD.fullmatch(one.text)), len(words))
+        given = [literally(word) for word in words[told + 2 :]]
+    if any(subscripted(text) for text in given):
+        raise unreadable(f"{name} is given a subscript that bash would expand once more")
+    if setting:
+        for word in words[1:]:
+            text = word.text.partition("[")[0]
+            starts = range(2, min(len(text), 8)) if text.startswith("-") else (0,)
+            script.named.extend(text[at:] for at in starts)
+    if not words or setting:
+        for redirect in command.redirects:
+            for word in (redirect.target, *redirect.body):
+                _check_value(word)
+    if script.evaluates and any(
+        subscripted(text) and substitutes(text) for text in map(literally, command.words)
+    ):
+        raise unreadable("a word holds a command that an arithmetic expression may run")
+
+
+def _check_value(word: Word) -> None:
+    if subscripted(literally(word)):
+        raise unreadable("a value has a subscript that bash would expand once more")
 
 
 def _read(at: Cursor, closer: str) -> None:
@@ -152,6 +216,7 @@ class _Reader:
         name = at.plain_word()
         if _NAME.fullmatch(name) is None:
             raise unreadable(f"{kind} has no name after it")
+        self.script.named.append(name)
         at.blanks(newlines=True)
         if not at.keyword("in"):
             self.script.values.setdefault(name, []).append(opened())
@@ -217,6 +282,7 @@ class _Reader:
     def _condition(self) -> None:
         """Read ``[[ … ]]``, of which only what it expands can run anything."""
         at = self.at
+        self.script.evaluates = True
         while True:
             at.blanks(newlines=True)
             if at.ended:
@@ -225,7 +291,8 @@ class _Reader:
                 return
             if at.takes("&&", "||", "(", ")", "|") or (not at.process() and at.takes("<", ">")):
                 continue
-            at.word()
+            if subscripted(at.word().text):
+                raise unreadable("[[ is given a subscript that bash would expand once more")
 
     def _simple(self) -> None:
         at, words, assignments, redirects = self.at, list[Word](), list[tuple[str, Word]](), list[Redirect]()
@@ -270,6 +337,9 @@ class _Reader:
 
     def _value(self, word: Word, start: int) -> Word:
         at = self.at
+        if subscripted(literally(word)):
+            raise unreadable("an assignment has a subscript that bash would expand once more")
+        self.script.evaluates |= "[" in word.shape[:start]
         value = opened() if word.shape[start - 2] in "+]" else Word(word.text[start:], word.shape[start:])
         if start == len(word.text) and at.peek("("):
             self._array()
@@ -287,7 +357,8 @@ class _Reader:
                 break
             if at.ended:
                 raise unreadable("an array is not closed")
-            at.word()
+            if subscripted(f"a{literally(at.word())}"):
+                raise unreadable("an array has a subscript that bash would expand once more")
         if not at.ended and at.char not in " \t\n;&|)":
             raise unreadable("something follows an array without a blank")
 
@@ -305,6 +376,7 @@ class _Reader:
         target = at.word()
         if operator in {">&", "<&"} and target.text.startswith("-") and target.text != "-":
             raise unreadable("something follows a closed descriptor without a blank")
-        if len(braces(target)) > 1:
+        made = braces(target)
+        if len(made) > 1:
             raise unreadable("a redirection has more than one target")
-        return Redirect(operator, target)
+        return Redirect(operator, target if operator == "<<<" else made[0])

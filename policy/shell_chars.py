@@ -7,7 +7,19 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from policy.shell_words import QUOTED, RefusedCommandError, Script, Word, literal, opened, unreadable
+from policy.shell_words import (
+    PROCESS,
+    QUOTED,
+    RefusedCommandError,
+    Script,
+    Word,
+    literal,
+    literally,
+    opened,
+    subscripted,
+    substitutes,
+    unreadable,
+)
 
 MAX_DEPTH: Final = 24
 """How deep substitutions, groups and scripts in scripts may nest."""
@@ -150,7 +162,8 @@ class Cursor:
                 if self.posix:
                     raise unreadable("a process substitution is not known to every shell")
                 self.pos += 2
-                parts.append(self._substitution(")"))
+                self._substitution(")")
+                parts.append(opened(PROCESS))
             elif char in _BREAKS:
                 break
             elif char == "\\":
@@ -194,6 +207,7 @@ class Cursor:
     def arithmetic(self, opening: int) -> None:
         """Go past ``((…))``, reading what it expands; ``opening`` is the length of its opening."""
         self.pos += opening
+        self.script.evaluates = True
         depth, plain = 1, list[str]()
         while depth:
             if self.ended or self.char in "'\"\\":
@@ -305,6 +319,10 @@ class Cursor:
         found = self.match(_PARAMETER)
         if found is None:
             raise unreadable("an expansion is written in an odd way")
+        if found[1] == "!" and not (found[3] in {"[@]", "[*]"} and self.text.startswith("}", found.end())):
+            raise unreadable("an expansion takes its name from a value")
+        if found[3]:
+            self.script.evaluates = True
         if self.text.startswith("}", found.end()):
             self.pos = found.end() + 1
             plain = not found[1] and not found[3] and _NAME.fullmatch(found[2])
@@ -314,6 +332,9 @@ class Cursor:
             raise unreadable("an expansion transforms its value")
         if self.sees("=", ":="):
             self.script.values.setdefault(found[2], []).append(opened())
+            self.script.named.append(found[2])
+        inner, index = list[Word](), self.peek("[")
+        self.script.evaluates |= index or (self.peek(":") and not self.sees(":-", ":=", ":?", ":+"))
         self.deeper()
         while not self.takes("}"):
             if self.ended or self.char == "{" or self.process() or (quoted and self.char in "'\""):
@@ -321,14 +342,17 @@ class Cursor:
             if self.char == "\n":
                 self._one_line()
             if self.char == "'":
-                self._single()
+                inner.append(self._single())
             elif self.char == '"':
-                self._double()
+                inner.append(self._double())
             elif self.char == "\\" and not quoted:
-                self._escaped()
+                inner.append(self._escaped())
             else:
-                self._within('$`"\\}')
+                inner.append(self._within('$`"\\}'))
         self.shallower()
+        text = literally(_joined(inner))
+        if substitutes(text) or subscripted(text) or (index and "$" in text):
+            raise unreadable("an expansion holds what bash would expand once more")
         return opened()
 
     def _substitution(self, closer: str) -> Word:

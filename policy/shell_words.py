@@ -14,6 +14,17 @@ OPENED: Final = "$"
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _MAX_ALTERNATIVES: Final = 64
+_SEQUENCE: Final = re.compile(
+    r"\{(?:([+-]?\d{1,9})\.\.([+-]?\d{1,9})|([a-z])\.\.([a-z])|([A-Z])\.\.([A-Z]))(?:\.\.([+-]?\d{1,9}))?\}",
+    re.ASCII,
+)
+_MAYBE_SEQUENCE: Final = re.compile(
+    r"\{(?:[+-]?\d+|[A-Za-z])\.\.(?:[+-]?\d+|[A-Za-z])(?:\.\.[+-]?\d+)?\}", re.ASCII
+)
+_SUBSCRIPT: Final = re.compile(r"[\w}]\[[^\]]*[$`]")
+_SUBSTITUTION: Final = re.compile(r"\$\(|`")
+PROCESS: Final = "<(…)"
+"""The text of a word that is a process substitution."""
 
 
 class RefusedCommandError(Exception):
@@ -94,10 +105,29 @@ class Script:
     commands: list[Command] = field(default_factory=list)
     values: dict[str, list[Word]] = field(default_factory=dict)
     functions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    named: list[str] = field(default_factory=list)
+    """Names that something else than an assignment sets: a loop, ``read``, ``${x:=y}``."""
+    evaluates: bool = False
+    """Whether something in the text evaluates values as arithmetic."""
+
+
+def literally(word: Word) -> str:
+    """Return the text of a word with a comma for every character that an expansion will replace."""
+    return "".join("," if kind == OPENED else char for char, kind in zip(word.text, word.shape, strict=True))
+
+
+def subscripted(text: str) -> bool:
+    """Whether a text has a subscript that bash would expand once more where it evaluates the text."""
+    return _SUBSCRIPT.search(text) is not None
+
+
+def substitutes(text: str) -> bool:
+    """Whether a literal text has what is a command where it is expanded once more."""
+    return _SUBSTITUTION.search(text) is not None
 
 
 def braces(word: Word) -> list[Word]:
-    """Return the words that a shell makes of ``{a,b}``; a sequence is left as it is and counts as a pattern."""
+    """Return the words that a shell makes of ``{a,b}`` and ``{a..b}``."""
     if word.shape.count("{") > _MAX_ALTERNATIVES:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"more than {_MAX_ALTERNATIVES} braces in one word")
     done: list[Word] = []
@@ -117,10 +147,35 @@ def braces(word: Word) -> list[Word]:
 def _alternatives(word: Word) -> list[Word] | None:
     for start, char in enumerate(word.shape):
         if char == "{":
+            made = _sequence(word.shape, start)
+            if made is not None:
+                end = word.shape.index("}", start) + 1
+                before, after = (word.text[:start], word.text[end:]), (word.shape[:start], word.shape[end:])
+                return [Word(one.join(before), one.join(after)) for one in made]
             cuts = _cuts(word.shape, start)
             if cuts is not None:
                 return [_joined(word, start, one, two, cuts[-1]) for one, two in itertools.pairwise(cuts)]
     return None
+
+
+def _sequence(shape: str, start: int) -> list[str] | None:
+    """Return what the sequence at ``start`` makes, None when none stands there."""
+    found = _SEQUENCE.match(shape, start)
+    if found is None:
+        if _MAYBE_SEQUENCE.match(shape, start):
+            raise unreadable("braces hold an odd sequence")
+        return None
+    one, two = found[1] or found[3] or found[5], found[2] or found[4] or found[6]
+    first, last = (int(one), int(two)) if found[1] else (ord(one), ord(two))
+    step = abs(int(found[7] or 1)) or 1
+    if abs(last - first) // step >= _MAX_ALTERNATIVES:
+        raise RefusedCommandError("E_LIMIT_COMMAND", f"braces make more than {_MAX_ALTERNATIVES} words")
+    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+    if not found[1]:
+        return [chr(number) for number in numbers]
+    padded = any(re.match(r"[+-]?0\d", end) for end in (one, two))
+    width = max(len(one), len(two)) if padded else 0
+    return [f"{number:0{width}d}" for number in numbers]
 
 
 def _cuts(shape: str, start: int) -> list[int] | None:

@@ -38,6 +38,10 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_GOLDEN}[*-success]",
     f"{_GOLDEN}[*-failed]",
     # The same program of Claude over its other door, and what tests/conformance shows of each transport.
+    "tests/conformance/test_conformance.py::test_a_transport_holds[*-claude-cli]",
+    "tests/soak/test_agents_leaks.py::*[claude-cli]",
+    "tests/soak/test_agents_leaks.py::*[gemini-cli]",
+    f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[claude-cli]",
     f"{_INTEGRATION}test_claude_work.py::*[claude-cli]",
     f"{_INTEGRATION}test_claude_work.py::test_a_repositorys_own_settings_*[claude-cli-*",
     f"{_INTEGRATION}test_claude_work.py::test_what_policy_denies_*[claude-cli-Write*",

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from pipes import hear, tell
 from typing import Any
 
 import psutil
@@ -257,10 +258,10 @@ async def test_an_agent_in_the_middle_of_a_write_finishes_it_and_then_stops(tmp_
     )
     environment = ActivityEnvironment()
     work = asyncio.ensure_future(driver.work(environment=environment))
-    await asyncio.to_thread(up.read_bytes)
+    await hear(up)
     environment.cancel()
     await until(lambda: any(stop.reason for stop in driver.ctx.running._live.get(RUN, {})))
-    await asyncio.to_thread(go.write_text, "go\n")
+    await tell(go, "go\n")
 
     out = await work
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from pipes import hear
 from typing import Any
 
 import psutil
@@ -91,7 +92,7 @@ async def test_an_interrupt_ends_a_command_and_all_it_started(
         _,
     ):
         work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
-        await asyncio.to_thread((spec.workspace / "started").read_text)
+        await hear(spec.workspace / "started")
         report = await session.interrupt(20)
         assert report.method == "cooperative"
         assert ended_as(await work) == ("failed", "interrupted")

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from pipes import hear
 from typing import Any
 
 import psutil
@@ -142,7 +143,7 @@ async def test_calls_run_beside_each_other_and_end_with_the_client(workspace: Pa
     os.mkfifo(workspace / "pid")
     async with served(workspace) as client:
         waiting = asyncio.create_task(call(client, "run_command", command="echo $$ > pid; cat fifo"))
-        pid = int(await asyncio.to_thread((workspace / "pid").read_text))
+        pid = int(await hear(workspace / "pid"))
         assert (await call(client, "read_file", path="a.txt"))[0]
         assert psutil.pid_exists(pid)
         waiting.cancel()

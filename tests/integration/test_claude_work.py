@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from pipes import tell
 
 import pytest
 import pytest_asyncio
@@ -340,7 +341,7 @@ async def test_what_is_said_while_it_works_reaches_the_agent_in_the_same_turn(
         work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
         await heard.until(lambda event: event.kind == "tool_started")
         assert await session.steer("mind the gap")
-        await asyncio.to_thread(fifo.write_text, "on\n")
+        await tell(fifo, "on\n")
         assert (await work).end == "completed"
         await session.aclose()
     assert any("mind the gap" in text for _, text in server.seen[1].texts)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from pipes import hear, tell
 from types import SimpleNamespace
 
 import pytest
@@ -242,11 +243,11 @@ async def test_a_command_that_is_to_finish_does_so_before_an_interrupted_turn_en
     run = {"do": "run", "argv": [*PYTHON, write], "finish": True}
     session = await stage.open(stage.spec({"work": [run, EDIT]}))
     work = asyncio.create_task(session.work(WorkRequest("go"), stage.emit))
-    await asyncio.to_thread(up.read_bytes)
+    await hear(up)
     stopping = asyncio.create_task(session.interrupt(30))
     await asyncio.sleep(0)
     assert not work.done()
-    await asyncio.to_thread(go.write_text, "go")
+    await tell(go, "go")
     assert (await stopping).method == "cooperative"
     assert code_of(await work) == "interrupted"
     assert stage.file("whole.txt") == "whole"

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from pipes import hear
 
 import pytest
 import pytest_asyncio
@@ -246,7 +247,7 @@ async def test_an_interrupt_ends_a_command_and_a_resumed_session_runs_it_again(s
     turn = {"work": [{"do": "edit", "path": "a.txt", "append": "one\n"}, run, {"do": "say", "text": "on"}]}
     session = await stage.open(stage.spec(turn))
     work = asyncio.create_task(session.work(WorkRequest("go"), stage.emit))
-    await asyncio.to_thread(up.read_bytes)
+    await hear(up)
     report = await session.interrupt(30)
     assert report.method == "cooperative"
     assert code_of(await work) == "interrupted"
@@ -293,7 +294,7 @@ async def test_a_turn_that_is_cancelled_twice_still_ends_its_command(stage: Stag
     stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(up)!r}, 'w').close(); signal.pause()"
     session = await stage.open(stage.spec({"work": [{"do": "run", "argv": [*PYTHON, stubborn]}]}))
     work = asyncio.create_task(session.work(WorkRequest("go"), stage.emit))
-    await asyncio.to_thread(up.read_bytes)
+    await hear(up)
     work.cancel()
     await asyncio.sleep(0)
     work.cancel()

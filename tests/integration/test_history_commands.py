@@ -79,7 +79,7 @@ async def _past(rig: Rig, repo: Path, folder: Path) -> dict[str, FlowResult]:
     start(rig, "cut", repo, TWO_STEPS, never)
     late = {"spec": TWO_STEPS, "repo": str(repo), "task": "t", "scenario": never}
     await rig.client.start_workflow(
-        "Flow", late, id="late", task_queue=rig.task_queue, execution_timeout=timedelta(seconds=3)
+        "Flow", late, id="late", task_queue=rig.task_queue, execution_timeout=timedelta(seconds=8)
     )
     await _heard(rig, "aborted")
     await update(rig, "aborted", "abort", {"reason": "enough", "by": "mia"})

@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_thorough(item.nodeid):
             item.add_marker(pytest.mark.thorough)
-    if config.args == config.getini("testpaths"):
+    if config.args == config.getini("testpaths") and not config.getoption("lf"):
         stale = unused(item.nodeid for item in items)
         if stale:
             raise pytest.UsageError(f"tests/thorough.py names no test with: {', '.join(stale)}")

@@ -227,6 +227,8 @@ async def watch(
             waits = (waits or entry.kind == "waiting") and entry.kind != "resumed"
         if waits and not done and address is not None:
             await _say_what_to_type(handle, address)
+        # Who reads it through a pipe follows it, too.
+        sys.stdout.flush()
     try:
         return FlowResult.model_validate(ending.result()), None
     except WorkflowFailureError as error:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,12 @@ FAST = {
     "STEPWISE_LOG_FORMAT": "text",
     "STEPWISE_LOG_LEVEL": "WARNING",
 }
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C be heard by what tests start, also where the run itself was started to ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +53,38 @@ def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> No
         assert program.endswith("stepwise")
         again = run([sys.executable, "-m", "cli.main", *arguments], tmp_path)
         assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_a_demo_that_waits_for_a_person_says_what_to_type_and_can_be_ended(tmp_path: Path) -> None:
+    made = run([sys.executable, str(ROOT / "examples" / "demo_repo.py"), "calc"], tmp_path)
+    assert made.returncode == 0
+    asked = {"REPO": "calc", "TASK": "t", "GATE": "false", "SCENARIO": "noop"}
+    argv = [sys.executable, "-m", "cli.demo"]
+    with subprocess.Popen(
+        argv,
+        cwd=tmp_path,
+        env=environment(tmp_path) | asked,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            said = [next(line for line in demo.stdout if "waits for human" in line)]
+            said += [next(demo.stdout) for _ in range(2)]
+            demo.send_signal(signal.SIGINT)
+            _, complaint = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
+    assert said[1].startswith("    # ")
+    assert re.match(
+        r"    temporal workflow update execute --workflow-id demo-1 --name .* --address 127\.0\.0\.1:\d+$",
+        said[2],
+    )
+    assert (demo.returncode, complaint) == (
+        130,
+        "demo: ended before its run was; server and worker are stopped\n",
+    )
 
 
 def test_a_repository_of_ones_own_needs_a_task_and_nothing_of_the_demos(tmp_path: Path) -> None:

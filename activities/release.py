@@ -56,9 +56,11 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
     if here and held is not None:
         await end_leftovers(call.run_id, _LEFTOVERS_GRACE_S)
     try:
-        git = (
-            await _of_clone(ctx, held, record) if here and held is not None else _of_bundle(ctx, record, base)
-        )
+        if here and held is not None:
+            await _set_unrecorded_aside(ctx, held, record)
+            git = await _of_clone(ctx, held)
+        else:
+            git = _of_bundle(ctx, record, base)
     except GitError as error:
         # Whoever destroyed the clone does not keep the run from ending: the store has its commits, too.
         _log.warning("the clone of run %s cannot be read: %s", call.run_id, error)
@@ -103,17 +105,26 @@ def _ended(record: RunRecord, call: ReleaseIn) -> RunRecord:
     )
 
 
-async def _of_clone(ctx: WorkerContext, held: Held, record: RunRecord) -> GitResult:
-    workspace = ctx.folder(held.run_id).workspace
-    repository = Repository(workspace, run_id=held.run_id, base=held.base_commit)
-    head = await repository.ref(repository.branch_ref) or held.base_commit
-    recorded = record.head or held.base_commit
-    if head != recorded:
-        # A worker died behind this commit, and the run was ended while it was looked for: no receipt knows of it.
-        # The branch is what receipts say; the commit stays where unfinished work is kept.
+async def _set_unrecorded_aside(ctx: WorkerContext, held: Held, record: RunRecord) -> None:
+    """Let the branch be what receipts say.
+
+    Where a worker died behind a commit, and the run was ended while it was looked for, no receipt knows of it: it is
+    kept where unfinished work is.
+    """
+    repository = _repository(ctx, held)
+    head, recorded = await repository.ref(repository.branch_ref), record.head or held.base_commit
+    if head is not None and head != recorded:
         await repository.set_ref(f"{repository.savepoint_prefix}{UNRECORDED}", head)
         await repository.set_ref(repository.branch_ref, recorded, expected=head)
-        head = recorded
+
+
+def _repository(ctx: WorkerContext, held: Held) -> Repository:
+    return Repository(ctx.folder(held.run_id).workspace, run_id=held.run_id, base=held.base_commit)
+
+
+async def _of_clone(ctx: WorkerContext, held: Held) -> GitResult:
+    repository, workspace = _repository(ctx, held), ctx.folder(held.run_id).workspace
+    head = await repository.ref(repository.branch_ref) or held.base_commit
     return GitResult(
         branch=repository.branch,
         base=held.base_commit,

@@ -297,6 +297,13 @@ UNSAFE_NAMES: Final = frozenset(
 UNSAFE_PREFIXES: Final = ("GIT_", "LD_", "DYLD_", "STEPWISE_", "BASH_FUNC_")
 HARMLESS_VALUES: Final = frozenset({"", "cat", "true", "0", "1"})
 """Values of pagers, editors and switches that run nothing new."""
+
+
+def is_unsafe(name: str) -> bool:
+    """Tell whether a name makes other programs run something."""
+    return name in UNSAFE_NAMES or name.startswith(UNSAFE_PREFIXES)
+
+
 READ_ONLY_NAMES: Final = frozenset({"CI", "NO_COLOR", "LC_ALL", "IFS"})
 """Names that a session that only reads may set."""
 

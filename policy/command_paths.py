@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from policy.command_names import UNSAFE_NAMES, UNSAFE_PREFIXES
+from policy.command_names import is_unsafe
 from policy.shell_words import PROCESS, RefusedCommandError, Script, Word
 
 PROTECTED: Final = (".git", ".gitconfig", ".claude", ".mcp.json", ".vscode", ".idea", ".env")
@@ -76,16 +76,21 @@ def known_values(script: Script) -> dict[str, list[Word]]:
     Refuse a script that sets an unsafe name otherwise than by an assignment, or reads from where no file is.
     """
     for name in script.named:
-        if name in UNSAFE_NAMES or name.startswith(UNSAFE_PREFIXES):
-            raise RefusedCommandError(
-                "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
-            )
+        if is_unsafe(name):
+            raise unsafe(name)
     values = _values(script)
     for command in script.commands:
         for redirect in command.redirects:
             if redirect.operator in {"<", "<&"}:
                 check_read(redirect.target, values)
     return values
+
+
+def unsafe(name: str) -> RefusedCommandError:
+    """Return the refusal to set a name that makes other programs run something."""
+    return RefusedCommandError(
+        "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
+    )
 
 
 def check_read(target: Word, values: dict[str, list[Word]], *, strict: bool = False) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from policy import command_builtins as builtins
 from policy import command_files as files
 from policy import command_names as names
 from policy.command_find import check_find
@@ -18,13 +19,10 @@ from policy.shell_words import Command, RefusedCommandError, Script, Word, liter
 
 _WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 _DESCRIPTOR: Final = re.compile(r"\d+-?|-")
-_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
-_SET: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _STREAM: Final = re.compile(
     r"(?:^|/)(?:dev/(?:std|fd(?:/|$)|tty|pts|console|ptmx|tcp|udp)|proc/(?:self|thread-self|\d))"
 )
 _STREAM_PART: Final = re.compile(r"stdin|stdout|stderr|fd|\d+|tty\w*|pts|console")
-_EVERYBODY: Final = re.compile(r"[-+]?0*[01]")
 
 
 def check_script(text: str, ground: Ground) -> None:
@@ -45,7 +43,7 @@ def check_script(text: str, ground: Ground) -> None:
 def check_command(command: Command, ground: Ground) -> None:
     """Refuse a simple command that may not run, with its assignments and redirections."""
     for name, value in command.assignments:
-        _check_name(name, value)
+        builtins.check_name(name, value)
     for redirect in command.redirects:
         if redirect.operator in _WRITING:
             if redirect.operator == ">&" and _DESCRIPTOR.fullmatch(redirect.target.text):
@@ -144,75 +142,6 @@ def _check_functions(script: Script) -> None:
                     todo.append(one)
 
 
-def _check_name(name: str, value: Word) -> None:
-    unsafe = name in names.UNSAFE_NAMES or name.startswith(names.UNSAFE_PREFIXES)
-    if unsafe and not (
-        value.known and value.text in names.HARMLESS_VALUES and not name.startswith(("LD_", "DYLD_"))
-    ):
-        raise RefusedCommandError(
-            "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
-        )
-
-
-def _check_exported(words: Sequence[Word], _ground: Ground) -> None:
-    named = any(re.match(r"-\w*n", word.text) for word in words)
-    for word in words:
-        found = _ASSIGNED.match(word.shape)
-        if found is not None:
-            value = Word(word.text[found.end() :], word.shape[found.end() :])
-            _check_name(found[1], value)
-            if named:
-                _check_name(value.text.partition("[")[0], opened())
-        elif (odd := _ASSIGNED.match(word.text)) is not None:
-            _check_name(odd[1], opened())
-
-
-def _check_set(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse to read something into a name that decides what other programs run."""
-    for word in words:
-        worth = texts(word, ground)
-        if worth is None and word.shape[:1] == "$":
-            _known([word], "what sets a name")
-        for text in worth or (word.text,):
-            found = _SET.match(text)
-            if found is not None:
-                _check_name(found[0], opened())
-
-
-def _check_getopts(words: Sequence[Word], ground: Ground) -> None:
-    _check_set(words[1:2], ground)
-
-
-def _check_printf(words: Sequence[Word], ground: Ground) -> None:
-    for word in words[:1]:
-        if any(one.startswith("-v") for one in texts(word, ground) or ()):
-            _known([word], "printf")
-            _check_set([literal(word.text[2:]), *words[1:2]] if word.text != "-v" else words[1:2], ground)
-
-
-def _check_mapfile(words: Sequence[Word], ground: Ground) -> None:
-    _known(words, "mapfile")
-    if any(re.match(r"-\w*C", word.text) for word in words):
-        raise RefusedCommandError("E_CMD_WRAPPER", "mapfile -C runs a text for the lines it reads")
-    _check_set(words, ground)
-
-
-def _check_jobs(words: Sequence[Word], _ground: Ground) -> None:
-    _known(words, "jobs")
-    if any(re.match(r"-\w*x", word.text) for word in words):
-        raise RefusedCommandError("E_CMD_WRAPPER", "jobs -x runs a program; run that program itself")
-
-
-def _known(words: Sequence[Word], program: str) -> None:
-    """Refuse words of a program that may turn out to be other words, or more of them."""
-    for word in words:
-        if not word.known or word.pattern:
-            raise RefusedCommandError(
-                "E_CMD_DYNAMIC",
-                f"{program} takes {word.text[:80]}, which is only known when it runs; write it out",
-            )
-
-
 def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) -> int:
     """Return where the words after a program's options begin; refuse an option that is not known."""
     valued, at = wrapper.valued.split(), 0
@@ -220,11 +149,11 @@ def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) ->
         word = words[at]
         text = word.text
         at += 1
-        _known([word], program)
+        builtins.known([word], program)
         if text == "--":
             break
         if text in valued:
-            _known(words[at : at + 1], program)
+            builtins.known(words[at : at + 1], program)
             at += 1
         elif not _is_read(word, wrapper) and not (program == "nice" and re.fullmatch(r"-\d+", text)):
             raise unreadable(f"{program} has the option {text}, which is not read here")
@@ -247,18 +176,18 @@ def _check_wrapped(name: str, words: Sequence[Word], ground: Ground, fed: Word |
     wrapper = names.WRAPPERS[name]
     end = _options_end(words, wrapper, name)
     at = end + wrapper.leading
-    _known(words[end:at], name)
+    builtins.known(words[end:at], name)
     if at < len(words):
         check_words(words[at:], ground, fed=fed)
 
 
 def _check_env(words: Sequence[Word], ground: Ground) -> None:
     at = _options_end(words, names.ENV, "env")
-    while at < len(words) and (found := _ASSIGNED.match(words[at].text)):
-        _check_name(found[1], Word(words[at].text[found.end() :], words[at].shape[found.end() :]))
+    while at < len(words) and (found := builtins.ASSIGNED.match(words[at].text)):
+        builtins.check_name(found[1], Word(words[at].text[found.end() :], words[at].shape[found.end() :]))
         worth = texts(words[at], ground)
         if not words[at].known and (worth is None or any(len(one.split()) > 1 for one in worth)):
-            _known([words[at]], "env")
+            builtins.known([words[at]], "env")
         at += 1
     if at < len(words):
         check_words(words[at:], ground)
@@ -297,13 +226,13 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
             or not words[at - 1].known
         ):
             raise unreadable(f"{name} has the option {text}, which is not read here")
-        _known(words[at : at + text.count("o")], name)
+        builtins.known(words[at : at + text.count("o")], name)
         at += text.count("o")
     ground = replace(ground, posix=posix)
     if commanded:
         if at >= len(words):
             raise unreadable(f"{name} -c has no command line")
-        _known(words[at : at + 1], f"{name} -c")
+        builtins.known(words[at : at + 1], f"{name} -c")
         _check_texts([words[at]], ground, f"what {name} -c runs")
     elif at < len(words):
         if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"}:
@@ -414,7 +343,7 @@ def _check_run(runner: str, words: Sequence[Word], ground: Ground) -> None:
     running = runner in names.RUNNERS_DIRECT
     skipped = runner != "direnv"
     for at, word in enumerate(words):
-        _known([word], runner)
+        builtins.known([word], runner)
         if word.text.startswith("-"):
             _check_call(runner, words[at : at + 2], ground)
             continue
@@ -437,7 +366,7 @@ def _check_call(runner: str, words: Sequence[Word], ground: Ground) -> None:
     """Judge the text that npm and its like are told to give to a shell."""
     option, given, value = words[0].text.partition("=")
     if runner in {"npx", "npm", "pnpm"} and option in {"-c", "--call", "--shell-mode"}:
-        _known(words[1:], runner)
+        builtins.known(words[1:], runner)
         _check_texts([literal(value)] if given else words[1:], ground, f"what {runner} -c runs")
 
 
@@ -454,7 +383,7 @@ def _check_searcher(name: str, words: Sequence[Word], ground: Ground) -> None:
             found = texts(word, ground)
             unknown = found is None and name != "rg"
             if unknown or any(one.startswith("-") for one in found or ()):
-                _known([word], name)
+                builtins.known([word], name)
         option, given, value = word.text.partition("=")
         option = option if name == "rg" else _told_to_run(option)
         if option in names.SEARCHERS_RUN or re.match(names.SEARCHERS_CLUSTER[name == "rg"], option):
@@ -481,25 +410,6 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
         check_written(operands[1:] or operands, ground, unknown=True)
 
 
-def _check_kill(words: Sequence[Word], ground: Ground) -> None:
-    targets = list(words)
-    first = targets[0].text if targets else ""
-    if first in {"-s", "-n", "--signal"}:
-        targets = targets[2:]
-    elif first.startswith("-") and first != "--" and len(targets) > 1:
-        targets = targets[1:]
-    for target in targets:
-        for text in texts(target, ground) or (target.text,):
-            if _EVERYBODY.fullmatch(text.strip()):
-                raise RefusedCommandError("E_CMD_KILL", f"kill {text} ends processes that are not yours")
-
-
-def _check_hash(words: Sequence[Word], _ground: Ground) -> None:
-    _known(words, "hash")
-    if any(re.match(r"-\w*p", one.text) for one in words):
-        raise RefusedCommandError("E_CMD_ALIAS", "hash -p changes what a name means")
-
-
 def _check_found(words: Sequence[Word], ground: Ground) -> None:
     check_find(words, ground, check_words)
 
@@ -513,7 +423,7 @@ _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "trap": _check_trap,
     "source": _check_source,
     ".": _check_source,
-    **dict.fromkeys(("export", "declare", "typeset", "local", "readonly"), _check_exported),
+    **dict.fromkeys(("export", "declare", "typeset", "local", "readonly"), builtins.check_exported),
     **dict.fromkeys(("rm", "rmdir", "unlink", "rimraf", "trash"), files.check_remove),
     "mv": files.check_move,
     **dict.fromkeys(("cp", "install", "ln"), files.check_copy),
@@ -524,11 +434,11 @@ _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "dd": files.check_dd,
     "chmod": files.check_chmod,
     **dict.fromkeys(("chown", "chgrp"), files.check_chown),
-    "kill": _check_kill,
-    "hash": _check_hash,
-    "jobs": _check_jobs,
-    **dict.fromkeys(("mapfile", "readarray"), _check_mapfile),
-    "read": _check_set,
-    "getopts": _check_getopts,
-    "printf": _check_printf,
+    "kill": builtins.check_kill,
+    "hash": builtins.check_hash,
+    "jobs": builtins.check_jobs,
+    **dict.fromkeys(("mapfile", "readarray"), builtins.check_mapfile),
+    "read": builtins.check_set,
+    "getopts": builtins.check_getopts,
+    "printf": builtins.check_printf,
 }

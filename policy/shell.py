@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from policy.command_names import SHELLS
 from policy.shell_chars import Cursor
 from policy.shell_words import (
     Command,
@@ -47,7 +48,6 @@ _EVALUATING: Final = frozenset(
     {*_DECLARING, *_NAMING, "test", "[", "let", "unset", "set", "env"} - {"printf"}
 )
 """Builtins that may expand once more what stands in a subscript."""
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "rbash"})
 _TOLD: Final = re.compile(r"-\w*c\w*")
 _COUNTING: Final = frozenset({"let", "declare", "typeset", "local"})
 _BEFORE: Final = frozenset({"builtin", "command", "exec", "--", "-p"})
@@ -90,7 +90,7 @@ def _check_builtin(command: Command, script: Script) -> None:
             *(literally(word) for word in words[1:]),
             *(word.text for word in words[1:3] if setting),
         ]
-    if name.rpartition("/")[2] in _SHELLS:
+    if name.rpartition("/")[2] in SHELLS:
         told = next((at for at, one in enumerate(words) if _TOLD.fullmatch(one.text)), len(words))
         given = [literally(word) for word in words[told + 2 :]]
     if any(subscripted(text) for text in given):

@@ -7,13 +7,15 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+_HALF: Final = re.compile(r"[\ud800-\udfff]")
 _MAY_BE_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse_json(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
     """Return the value of a JSON text. Raises ValueError for whatever is none, also for what is nested too deeply.
 
-    Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark.
+    Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes U+FFFD, as the agents' programs have it: what
+    is judged is what is run.
     """
     try:
         value = json.loads(text, parse_constant=parse_constant)
@@ -27,7 +29,7 @@ def parse_json(text: str | bytes, parse_constant: Callable[[str], Any] | None = 
 def _whole(value: Any) -> Any:
     match value:
         case str():
-            return value.encode("utf-8", "replace").decode()
+            return _HALF.sub("\ufffd", value)
         case list():
             return [_whole(one) for one in value]
         case dict():

@@ -185,6 +185,7 @@ class RunState(Durable):
     messages: int = 0
     partial: PartialView | None = None
     steers: list[str] = []
+    chosen: dict[str, str] = {}
     allowed: list[CallDecision] = []
     extended: Budget = Budget()
     continued: int = 0

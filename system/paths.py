@@ -74,8 +74,8 @@ def leads_out(pattern: str) -> bool:
 
 
 def _may_be_git(part: str) -> bool:
-    """Whether a part with a wildcard in it, beginning with a dot or a set of characters, can be git's folder."""
-    return part[:1] in {".", "["} and any(fnmatchcase(name, part.casefold()) for name in NEVER)
+    """Whether a part that is more than a star can be git's folder."""
+    return part.strip("*") != "" and any(fnmatchcase(name, part.casefold()) for name in NEVER)
 
 
 def check_writable(path: str, parts: Sequence[str]) -> None:

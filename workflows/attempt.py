@@ -168,6 +168,9 @@ class Attempts:
         if self.spending.is_used_up:
             raise AttemptOver(ended="budget", reason=self.spending.reason)
         state = run.state
+        if step.id in state.chosen:
+            self.transport = state.chosen[step.id]
+            state.chosen = {other: name for other, name in state.chosen.items() if other != step.id}
         run.live.over()
         given, decided = run.live.too_late()
         self.given, self.decisions = self.given or given, [*self.decisions, *decided]
@@ -399,9 +402,13 @@ class Attempts:
         return carry.finalize is not None and (carry.route is not None or not self._targets)
 
     def take_note(self, order: Resume) -> None:
-        """Keep what a person said for the agent that works next, of this step or another, and the transport they chose."""
+        """Keep what a person said for the agent that works next, and the transport they chose for this step's next work.
+
+        Where the work of the visit is done already, that is in another visit.
+        """
         self.run.say_later(order.note)
-        self.transport = order.transport or self.transport
+        if order.transport is not None:
+            self.run.state.chosen = {**self.run.state.chosen, self.step.id: order.transport}
 
 
 def _took_ms(out: WorkOut | MeasureOut | FinalizeOut | ProposeOut) -> int:

@@ -55,7 +55,7 @@ class StubBench:
         scenario.write_text(json.dumps(script))
         workspace = self.folder / "workspace"
         workspace.mkdir(exist_ok=True)
-        run_id = f"conformance-{self.folder.name}"
+        run_id = f"conformance-{self.folder.parent.name}-{self.folder.name}"
         return SessionSpec(
             run_id=run_id,
             place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},

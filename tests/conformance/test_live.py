@@ -50,7 +50,7 @@ class LiveBench:
     def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
         workspace = self.folder / "workspace"
         workspace.mkdir(exist_ok=True)
-        run_id = f"live-{self.folder.name}"
+        run_id = f"live-{self.folder.parent.name}-{self.folder.name}"
         return SessionSpec(
             run_id=run_id,
             place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},

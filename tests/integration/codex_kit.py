@@ -54,7 +54,7 @@ def transport_for(server: OpenAIServer, command: Sequence[str] | None = None) ->
 
 def run_of(folder: Path) -> str:
     """Return the id of the run whose sessions are in this folder."""
-    return f"codex-{folder.name}"
+    return f"codex-{folder.parent.name}-{folder.name}"
 
 
 def spec_in(folder: Path, **more: Any) -> SessionSpec:
@@ -160,10 +160,15 @@ class CodexBench:
         return spec_in(self.folder, step=step, system=f"Behave: {behaviour}")
 
 
+def hangs(folder: Path) -> Path:
+    """Return the file that is there once the program of `hanging_command` hangs."""
+    return folder / "hangs"
+
+
 def hanging_command(folder: Path) -> list[str]:
     """Return a program in front of the real one that obeys nothing any more once a turn is begun."""
     program = folder / "hanging.py"
-    program.write_text(f"REAL = {str(find_program())!r}\n{_HANGING}")
+    program.write_text(f"REAL, HANGS = {str(find_program())!r}, {str(hangs(folder))!r}\n{_HANGING}")
     return [sys.executable, "-I", "-S", str(program)]
 
 
@@ -180,6 +185,7 @@ for line in sys.stdin.buffer:
 for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(each, signal.SIG_IGN)
 subprocess.Popen(["/bin/sleep", "600"])
+open(HANGS, "w").close()
 while True:
     signal.pause()
 """

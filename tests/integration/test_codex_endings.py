@@ -17,7 +17,7 @@ import psutil
 import pytest
 import pytest_asyncio
 from clock import Clock
-from codex_kit import DRAFT, KEY, hanging_command, one_turn, run_of, session_of, spec_in, transport_for
+from codex_kit import DRAFT, KEY, hanging_command, hangs, one_turn, run_of, session_of, spec_in, transport_for
 from model_servers.openai import OpenAIServer
 from model_servers.script import (
     Ask,
@@ -299,7 +299,8 @@ async def test_a_second_cancellation_leaves_nothing(tmp_path: Path) -> None:
             spec_in(tmp_path), heard.emit
         )
         work = asyncio.create_task(session.work(WorkRequest("Do it."), heard.emit))
-        await asyncio.sleep(0.1)
+        while not hangs(tmp_path).exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.01)
         work.cancel()
         await asyncio.sleep(0)
         work.cancel()

@@ -24,7 +24,7 @@ def begins(seen: Seen) -> Sequence[Reply]:
     """Make half of the change, then say nothing more."""
     if "Find the cause" not in seen.asked:
         return []
-    return [turn(Write(BUGGY, WRONG)), turn("And now…", "", hang_after=3)]
+    return [turn(Write(BUGGY, WRONG)), turn("And now…", "And on.", hang_after=1)]
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-to-".join(pair) for pair in PAIRS])
@@ -71,3 +71,40 @@ async def test_an_agent_goes_on_where_another_one_was_interrupted(
     assert receipts[0].git is not None
     assert receipts[1].git is not None
     assert receipts[1].git.commit_after != receipts[0].git.commit_after
+
+
+async def test_an_agent_named_when_the_work_was_done_is_the_next_to_work(
+    rig: Rig, demo_repo: Path, tmp_path: Path
+) -> None:
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    worked = f"grep -q 'sum(values)' {BUGGY} && touch {begun} && ! test -e {go}"
+    test = ["sh", "-c", f"{worked} && exec sleep 60; python3 -m unittest -q"]
+
+    def errs(seen: Seen) -> Sequence[Reply]:
+        return [turn(Write(BUGGY, WRONG))] if "Find the cause" in seen.asked else []
+
+    def mends(seen: Seen) -> Sequence[Reply]:
+        return [turn(Write(BUGGY, RIGHT))] if "Find the cause" in seen.asked else []
+
+    with agents({"claude-cli": Player(errs), "codex": Player(mends)}) as env:
+        rig.worker(**env)
+        rig.start(
+            "named",
+            {
+                "flow": "fix",
+                "repo": str(demo_repo),
+                "task": "The mean is wrong.",
+                "params": {"test": test},
+                "transport": ["claude-cli", "codex"],
+            },
+        )
+        await rig.until("named", lambda _: begun.exists())
+        await signal(rig, "named", "interrupt")
+        await waiting(rig, "named", "human")
+        go.touch()
+        await resume(rig, "named", transport="codex")
+        result = await rig.result("named")
+    assert result.outcome == "verified", result.summary
+    work = [one for one in rig.receipts(result.run_id) if one.step_id == "implement"]
+    assert [(one.visit, one.transport) for one in work][-1] == (2, "codex")
+    assert {one.transport for one in work if one.visit == 1} == {"claude-cli"}

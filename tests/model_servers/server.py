@@ -133,12 +133,19 @@ class ModelServer(ABC):
             self._send_stream(http, Turn(()), iter([reply.body]))
             return
         try:
-            events = list(self.stream(reply, found))
+            events = self._events(reply, found)
         except Unexpected as error:
             self.problems.append(str(error))
             _send(http, 400, self.error(400, str(error)))
             return
         self._send_stream(http, reply, iter(events))
+
+    def _events(self, turn: Turn, request: Seen) -> list[bytes]:
+        """Return the events of an answer. Raises Unexpected, also where it would end before it is to stop."""
+        events = list(self.stream(turn, request))
+        if max(turn.cut_after or 0, turn.hang_after or 0) >= len(events):
+            raise Unexpected(f"the script stops the stream behind its {len(events)} events: {turn}")
+        return events
 
     def _send_stream(self, http: BaseHTTPRequestHandler, turn: Turn, events: Iterator[bytes]) -> None:
         http.send_response(200)

@@ -60,6 +60,8 @@ def roots(tmp_path: Path) -> list[Path]:
         ("glob", {"pattern": "{{..,.}}/outside.txt"}, "E_PATH_OUTSIDE"),
         ("glob", {"pattern": ".g[i]t/**"}, "E_PATH_OUTSIDE"),
         ("glob", {"pattern": ".[!x]*/config"}, "E_PATH_OUTSIDE"),
+        ("glob", {"pattern": "?git/config"}, "E_PATH_OUTSIDE"),
+        ("glob", {"pattern": "*/config"}, ""),
         ("glob", {"pattern": ".github/*.{{yml,yaml}}"}, ""),
         ("grep_search", {"pattern": "a", "include": ".GIT/*"}, "E_PATH_OUTSIDE"),
         ("read_file", {"file_path": ["/etc/passwd"]}, "E_PATH_INVALID"),

@@ -1,0 +1,109 @@
+"""Builtins that set names, signal processes or change what a name means. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from policy import command_names as names
+from policy.command_paths import Ground, texts, unsafe
+from policy.shell_words import RefusedCommandError, Word, literal, opened
+
+ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
+"""An assignment as a word of a command: its name."""
+_SET: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_EVERYBODY: Final = re.compile(r"[-+]?0*[01]")
+
+
+def check_name(name: str, value: Word) -> None:
+    """Refuse to set a name that decides what other programs run."""
+    if names.is_unsafe(name) and not (
+        value.known and value.text in names.HARMLESS_VALUES and not name.startswith(("LD_", "DYLD_"))
+    ):
+        raise unsafe(name)
+
+
+def check_exported(words: Sequence[Word], _ground: Ground) -> None:
+    """Refuse ``export`` and its like of such a name."""
+    named = any(re.match(r"-\w*n", word.text) for word in words)
+    for word in words:
+        found = ASSIGNED.match(word.shape)
+        if found is not None:
+            value = Word(word.text[found.end() :], word.shape[found.end() :])
+            check_name(found[1], value)
+            if named:
+                check_name(value.text.partition("[")[0], opened())
+        elif (odd := ASSIGNED.match(word.text)) is not None:
+            check_name(odd[1], opened())
+
+
+def check_set(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse to read something into a name that decides what other programs run."""
+    for word in words:
+        worth = texts(word, ground)
+        if worth is None and word.shape[:1] == "$":
+            known([word], "what sets a name")
+        for text in worth or (word.text,):
+            found = _SET.match(text)
+            if found is not None:
+                check_name(found[0], opened())
+
+
+def check_getopts(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse the name that getopts sets."""
+    check_set(words[1:2], ground)
+
+
+def check_printf(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse the name that ``printf -v`` sets."""
+    for word in words[:1]:
+        if any(one.startswith("-v") for one in texts(word, ground) or ()):
+            known([word], "printf")
+            check_set([literal(word.text[2:]), *words[1:2]] if word.text != "-v" else words[1:2], ground)
+
+
+def check_mapfile(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse to run a text for lines, and the name that they are read into."""
+    known(words, "mapfile")
+    if any(re.match(r"-\w*C", word.text) for word in words):
+        raise RefusedCommandError("E_CMD_WRAPPER", "mapfile -C runs a text for the lines it reads")
+    check_set(words, ground)
+
+
+def check_jobs(words: Sequence[Word], _ground: Ground) -> None:
+    """Refuse to run a program by way of jobs."""
+    known(words, "jobs")
+    if any(re.match(r"-\w*x", word.text) for word in words):
+        raise RefusedCommandError("E_CMD_WRAPPER", "jobs -x runs a program; run that program itself")
+
+
+def known(words: Sequence[Word], program: str) -> None:
+    """Refuse words of a program that may turn out to be other words, or more of them."""
+    for word in words:
+        if not word.known or word.pattern:
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC",
+                f"{program} takes {word.text[:80]}, which is only known when it runs; write it out",
+            )
+
+
+def check_kill(words: Sequence[Word], ground: Ground) -> None:
+    """Refuse to signal every process."""
+    targets = list(words)
+    first = targets[0].text if targets else ""
+    if first in {"-s", "-n", "--signal"}:
+        targets = targets[2:]
+    elif first.startswith("-") and first != "--" and len(targets) > 1:
+        targets = targets[1:]
+    for target in targets:
+        for text in texts(target, ground) or (target.text,):
+            if _EVERYBODY.fullmatch(text.strip()):
+                raise RefusedCommandError("E_CMD_KILL", f"kill {text} ends processes that are not yours")
+
+
+def check_hash(words: Sequence[Word], _ground: Ground) -> None:
+    """Refuse to say where a program is."""
+    known(words, "hash")
+    if any(re.match(r"-\w*p", one.text) for one in words):
+        raise RefusedCommandError("E_CMD_ALIAS", "hash -p changes what a name means")

@@ -21,6 +21,7 @@ from activities.keeping import (
 )
 from activities.trace import Trace, read_trace
 from schemas.calls import (
+    CANCELLED,
     AttemptKey,
     Ended,
     FinalizeOut,
@@ -33,7 +34,7 @@ from schemas.calls import (
 from schemas.common import ArtifactRef, FileChanges
 from schemas.errors import EvidenceConflict
 from schemas.flow import StepSpec
-from schemas.handoff import PartialHandoff, PartialReason, Savepoint, SessionRef
+from schemas.handoff import PartialHandoff, PartialReason, Savepoint, SessionRef, StopMethod
 from store.attempt_lines import AttemptTotals
 from store.attempts import AttemptLog
 from store.evidence import JSON
@@ -139,7 +140,7 @@ def _lost_work(
     trace: Trace | None,
     totals: AttemptTotals,
 ) -> WorkOut:
-    ended, reason = _how(lost.failure)
+    ended, reason, method = _how(lost.failure)
     session = handoff.session if handoff else None
     if trace is not None and session is None:
         session_id = totals.session_id or trace.session_id
@@ -149,7 +150,7 @@ def _lost_work(
     return WorkOut(
         ended=ended,
         reason=handoff.reason if handoff else reason,
-        stop_method=handoff.stop_method if handoff else "killed",
+        stop_method=handoff.stop_method if handoff else method,
         session=session,
         session_mode=trace.session_mode if trace else None,
         transport=trace.transport if trace else "",
@@ -176,10 +177,11 @@ async def _store(
     logs = await asyncio.to_thread(close_logs, ctx, key, None)
     partial = found.partial
     if partial is None:
+        reason = out.reason or "crash"
         handoff = PartialHandoff(
             **key.model_dump(),
             phase="work",
-            reason=out.reason or "crash",
+            reason=reason,
             stopped_at=now(),
             stop_method=out.stop_method,
             done=done(kept.changes),
@@ -188,8 +190,8 @@ async def _store(
             session=out.session,
             last_tool_calls=list(totals.last_calls),
             transcript=logs.get("transcript"),
-            summary=f"The worker was lost while the agent worked: {lost.failure or 'no reason known'}.",
-            resume_hint=hint("crash"),
+            summary=_what_happened(lost.failure),
+            resume_hint=hint(reason),
         )
         partial = await asyncio.to_thread(write_partial, ctx, handoff)
     out = out.model_copy(update={"partial": partial})
@@ -229,9 +231,17 @@ def _totals_of(intent: WorkIntent | None) -> AttemptTotals:
     )
 
 
-def _how(failure: str) -> tuple[Ended, PartialReason]:
+def _how(failure: str) -> tuple[Ended, PartialReason, StopMethod | None]:
+    if failure == CANCELLED:
+        return "interrupted", "interrupt", None
     if "WorkerShutdown" in failure:
-        return "worker_shutdown", "worker_shutdown"
+        return "worker_shutdown", "worker_shutdown", "killed"
     if "start_to_close" in failure:
-        return "timeout", "timeout"
-    return "crash", "crash"
+        return "timeout", "timeout", "killed"
+    return "crash", "crash", "killed"
+
+
+def _what_happened(failure: str) -> str:
+    if failure == CANCELLED:
+        return "It was stopped before the agent was asked."
+    return f"The worker was lost while the agent worked: {failure or 'no reason known'}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -118,6 +118,10 @@ class ResolveOut(Durable):
     scenario: ArtifactRef | None = None
     deterministic: bool = False
     pace: Pace = Pace()
+
+
+CANCELLED: Final = "cancelled"
+"""How a phase failed that was cancelled before a worker began with it."""
 
 
 class Recover(Durable):

@@ -133,6 +133,16 @@ def _forks() -> Forks:
     return forks
 
 
+def stepwise(*argv: str, env: Mapping[str, str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run the command ``stepwise`` in a process of its own, to its end."""
+    if any(name.startswith("COVERAGE_") for name in os.environ):
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *argv],
+            cwd=cwd, env=dict(env), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    return _forks().command(argv, env, cwd)
+
+
 @dataclass
 class Rig:
     """A Temporal server, a store, and workers that can be killed: what a person has at hand."""
@@ -170,7 +180,7 @@ class Rig:
     def worker(self, disk: str = "disk", **more: str) -> subprocess.Popen[bytes]:
         """Start a worker; settings are given as STEPWISE_… variables."""
         if not any(name.startswith("COVERAGE_") for name in os.environ):
-            forked = _forks().fork(self.env(disk, **more), self.folder, self.folder / "workers.log")
+            forked = _forks().worker(self.env(disk, **more), self.folder, self.folder / "workers.log")
             self.processes.append(forked)
             return forked
         with (self.folder / "workers.log").open("ab") as log:

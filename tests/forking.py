@@ -1,6 +1,6 @@
-"""Workers by fork from a process that has imported all they need: to import it takes longer than most tests.
+"""Workers and commands by fork from a process that has imported all they need: that takes longer than most tests.
 
-Run as a program it is that process: it forks a worker for each request on its stdin, and tells of each end on stdout.
+Run as a program it is that process: it forks one for each request on its stdin, and tells of each end on stdout.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PR_SET_PDEATHSIG: Final = 1
+_APPENDED: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Forked(subprocess.Popen[bytes]):
-    """A worker that was forked: it is waited for and signalled like any other process."""
+    """What was forked: it is waited for and signalled like any other process."""
 
     def __init__(self, pid: int, ended: threading.Event) -> None:
         self.pid = pid
-        self.args = ["worker.py"]
+        self.args = ["forked"]
         self.returncode = None
         self.stdin = self.stdout = self.stderr = None
         self.code = 0
@@ -55,7 +57,7 @@ class Forked(subprocess.Popen[bytes]):
 
 
 class Forks:
-    """The process that forks workers, and what became of them."""
+    """The process that forks, and what became of those it forked."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -72,22 +74,41 @@ class Forks:
         self._count = 0
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def fork(self, env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
+    def worker(self, env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
         """Start a worker with this whole environment; what it writes goes to the end of ``log``."""
+        return self._fork(env, cwd, None, log, log)
+
+    def command(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *, within_s: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``stepwise`` with these arguments and this whole environment to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            process = self._fork(env, cwd, list(argv), out, err)
+            try:
+                code = process.wait(within_s)
+            finally:
+                process.send_signal(signal.SIGKILL)
+            return subprocess.CompletedProcess(list(argv), code, out.read_text(), err.read_text())
+
+    def _fork(
+        self, env: Mapping[str, str], cwd: Path, argv: list[str] | None, out: Path, err: Path
+    ) -> Forked:
         born = threading.Event()
         with self._lock:
             self._count += 1
             number = self._count
             self._born[number] = born
-            request = {"number": number, "env": dict(env), "cwd": str(cwd), "log": str(log)}
+            request = {"number": number, "env": dict(env), "cwd": str(cwd), "argv": argv}
+            request |= {"out": str(out), "err": str(err)}
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        assert born.wait(60), "no worker was forked"
+        assert born.wait(60), "nothing was forked"
         return self._made.pop(number)
 
     def close(self) -> None:
-        """End the process, and with it every worker that is left."""
+        """End the process, and with it all that is left of those it forked."""
         self._process.kill()
         self._process.wait()
 
@@ -111,7 +132,7 @@ def die_with_the_test() -> None:
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Be the worker; never returns."""
+    """Be the worker, or the command; never returns."""
     code = 1
     try:
         os.setsid()
@@ -120,13 +141,19 @@ def _become(request: Mapping[str, Any]) -> None:
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
         nothing = os.open(os.devnull, os.O_RDONLY)
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        out, err = (os.open(request[name], _APPENDED, 0o600) for name in ("out", "err"))
+        for source, target in ((nothing, 0), (out, 1), (err, 2)):
             os.dup2(source, target)
         os.closerange(3, 256)
-        import worker
+        if request["argv"] is None:
+            import worker
 
-        code = worker.main()
+            code = worker.main()
+        else:
+            import cli.main
+
+            sys.argv = ["stepwise", *request["argv"]]
+            cli.main.main()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
@@ -140,8 +167,10 @@ def _tell(**said: int) -> None:
 def _serve() -> None:
     sys.path.insert(0, str(ROOT))
     sys.argv = ["worker.py"]
+    import cli.main
     import worker
 
+    assert cli.main
     assert worker
     children: dict[int, int] = {}
     buffer = b""

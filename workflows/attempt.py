@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from temporalio import workflow
 
 from schemas.calls import (
+    CANCELLED,
     FINALIZE,
     MEASURE,
     PROPOSE_ROUTE,
@@ -275,7 +276,9 @@ class Attempts:
         run = self.run
         if run.ending:
             raise AttemptOver(ended="interrupted", reason=lost.failure) from lost
-        self.losses += 1
+        # Asked to end before any worker had it: nothing broke.
+        is_cut = lost.failure == CANCELLED
+        self.losses += not is_cut
         run.journal.add("phase_ended", step=self.step.id, phase=phase, attempt=self.number, lost=lost.failure)
         place = {"run_id": run.state.run_id, **self.key().model_dump(include={"visit", "attempt"})}
         logger.warning(
@@ -285,13 +288,14 @@ class Attempts:
             lost.failure,
             extra={**place, "step": self.step.id},
         )
-        found = await run.phases.recover(self.key(), phase, lost.failure, self.losses)
+        found = await run.phases.recover(self.key(), phase, lost.failure, max(1, self.losses))
         run.state.acquired = found
         out = finished(found)
         if out is not None:
             return out
         work = found.partial_work if phase == "work" else self.carry.work
-        raise AttemptOver(ended="crash", work=work, partial=found.partial, reason=lost.failure) from lost
+        ended = "interrupted" if is_cut else "crash"
+        raise AttemptOver(ended=ended, work=work, partial=found.partial, reason=lost.failure) from lost
 
     async def record(
         self,

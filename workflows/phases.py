@@ -14,6 +14,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from schemas.calls import (
     ACQUIRE,
+    CANCELLED,
     CONSULT,
     DELIVER,
     FLUSH,
@@ -57,8 +58,6 @@ CONSULTING = timedelta(minutes=5)
 MAX_BACKOFF_S = 60
 TURNS = 8
 """Turns of the event loop after which a result that is there has come to whoever waits for it."""
-CUT = "cancelled"
-"""How an activity failed that was told to end."""
 ONCE = RetryPolicy(maximum_attempts=1)
 SOME = RetryPolicy(maximum_attempts=5, non_retryable_error_types=["PayloadsTooLarge"])
 ALWAYS = RetryPolicy(
@@ -83,7 +82,7 @@ def failure_of(error: ActivityError) -> str:
     if isinstance(cause, ActivityTimeout):
         return f"time-out ({cause.type.name.lower() if cause.type else 'unknown'})"
     if isinstance(cause, CancelledError):
-        return CUT
+        return CANCELLED
     if isinstance(cause, ApplicationError):
         return f"{cause.type or 'error'}: {cause.message}"[:500]
     return str(cause or error)[:500]
@@ -150,7 +149,7 @@ class Phases:
         try:
             return await self.acquire(lost, queue=acquired(self._state).control_queue)
         except PhaseLost as gone:
-            if gone.failure == CUT:
+            if gone.failure == CANCELLED:
                 raise Refused("failed", "the recovery was cut") from gone
             logger.warning("the old worker did not answer: %s", gone.failure)
         return await self.acquire(lost)

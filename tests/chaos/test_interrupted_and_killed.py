@@ -17,16 +17,22 @@ from system.processes import leftovers
 pytestmark = pytest.mark.chaos
 
 STATS = "calc/stats.py"
-SPEC = flow(
-    step(
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    """Return the flow whose first step is interrupted."""
+    mend = step(
         "mend",
         {"kind": "linear", "next": "end"},
         objective="Make the tests pass, and say in CHANGES.md what was wrong.",
         gates=[gate("tests", *UNITTEST)],
         outputs=["CHANGES.md"],
-    ),
-    step("end", policy="read-only", agent="reviewer"),
-)
+        **more,
+    )
+    return flow(mend, step("end", policy="read-only", agent="reviewer"))
+
+
+SPEC = spec()
 
 
 def edit(old: str, new: str) -> dict[str, Any]:
@@ -167,3 +173,25 @@ async def test_an_interrupt_of_an_agent_whose_worker_is_gone_holds_the_run_when_
     await resume(rig, "gone")
     result = await ended(rig, "gone", "verified")
     assert result.receipts[1].session == "resumed"
+
+
+async def test_an_interrupt_of_work_that_no_worker_has_taken_yet_is_an_interrupt_and_no_loss(
+    rig: Rig, demo_repo: Path
+) -> None:
+    first = rig.worker(STEPWISE_SCHEDULE_TO_START_S="60")
+    start(rig, "early", demo_repo, spec(approval="before"), script(mend=turn(HALF, NOTES, REST)))
+    await waiting(rig, "early", "approval")
+    first.kill()
+    await killed(first, rig)
+    rig.worker("another", STEPWISE_SCHEDULE_TO_START_S="60")
+    await update(rig, "early", "approve")
+    await rig.until("early", lambda now: now.get("phase") == "work")
+    await update(rig, "early", "interrupt", {"by": "ann"})
+    status = await waiting(rig, "early", "human")
+    assert status["waiting"]["reason"] == "interrupted by ann"
+    await resume(rig, "early")
+    result = await ended(rig, "early", "verified")
+    mends = [one for one in result.receipts if one.step_id == "mend"]
+    assert [one.execution_status for one in mends] == ["interrupted", "succeeded"]
+    assert mends[0].stop is not None
+    assert (mends[0].stop.reason, mends[0].stop.requested_by) == ("interrupt", "ann")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import BY_NAME, CASES, perform
-from conftest import ROOT, Rig
+from conftest import ROOT, Rig, stepwise
 from record import DATA, RENAMED, golden
 from scrubbing import NEUTRAL, scrubbed_decisions, scrubbed_history, scrubbed_receipts
 
@@ -94,14 +94,7 @@ def readable(value: Any) -> Any:
 
 
 def replay(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "replay", str(path), *options],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
+    return stepwise("replay", str(path), *options, env=os.environ)
 
 
 def test_replay_prints_each_decision_with_its_inputs_and_reason() -> None:

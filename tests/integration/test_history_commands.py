@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, UNITTEST, Rig, _rig, eventually
+from conftest import ROOT, UNITTEST, Rig, _rig, eventually, stepwise
 from flow_kit import OK, flow, gate, hold, linear, make_repository, script, step, turn, write
 from run_kit import READ_ONLY, TWO_STEPS, approved, ended, start, update, waiting, working
 from temporalio.client import WorkflowFailureError
@@ -106,10 +106,7 @@ async def _heard(rig: Rig, name: str) -> None:
 
 def cli(rig: Rig, *argv: str, disk: str = "disk", **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *argv],
-        cwd=ROOT, env=rig.env(disk, **env), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = stepwise(*argv, env=rig.env(disk, **env))
     assert "Traceback" not in done.stderr
     return done
 

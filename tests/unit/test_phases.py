@@ -12,7 +12,8 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from workflows.phases import CUT, failure_of
+from schemas.calls import CANCELLED
+from workflows.phases import failure_of
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from workflows.phases import CUT, failure_of
     [
         (TimeoutError("t", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[]), "time-out (heartbeat)"),
         (TimeoutError("t", type=None, last_heartbeat_details=[]), "time-out (unknown)"),
-        (CancelledError("c"), CUT),
+        (CancelledError("c"), CANCELLED),
         (ApplicationError("broken", type="Broken"), "Broken: broken"),
         (ApplicationError("broken"), "error: broken"),
         (ApplicationError("x" * 900), f"error: {'x' * 493}"),

@@ -1,4 +1,4 @@
-"""Which tests are left to ``make thorough``: more combinations of what a test of ``make test`` shows already.
+"""Which tests are left to ``make thorough``: more combinations and longer forms of what ``make test`` shows already.
 
 Patterns of test ids as ``fnmatch`` reads them, ``[`` and ``]`` as they are. Each must fit a test when all are collected
 (conftest.py sees to it).
@@ -20,6 +20,10 @@ _IN_A_PHASE: Final = ("work.intent", "work.committed", "work.bundled", "work.log
 _RECORDS: Final = ("measure.done", "record.receipt", "record.envelope", "release.record")
 _ACQUIRES: Final = ("acquire.cloned", "acquire.leased", "acquire.based", "acquire.done")
 _CLAUDE_ANSWERS: Final = f"{_INTEGRATION}test_claude_endings.py::test_what_the_provider_answers_*"
+_CLAUDE_DENIES: Final = f"{_INTEGRATION}test_claude_work.py::test_what_policy_denies_*"
+_DENIED_ALIKE: Final = ("git push", "git reset", "chmod", "../outside", ".claude/", "link/", "Grep")
+_EXTENDED: Final = ("own1-None-allowed1", "None-whole3-allowed3", "own4-whole4-allowed4")
+_EMPTY: Final = ("null", "object")
 _GOLDEN: Final = "tests/histories/test_golden.py::test_a_flow_run_again_decides_and_records_as_the_golden_run"
 
 PATTERNS: Final[tuple[str, ...]] = (
@@ -58,7 +62,9 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_claude_work.py::test_what_policy_denies_*[claude-cli-*",
     f"{_INTEGRATION}test_claude_endings.py::*[claude-cli]",
     f"{_INTEGRATION}test_claude_endings.py::*[claude-cli-*",
-    *(f"{_CLAUDE_ANSWERS}Refuse(status={status}*" for status in (400, 403, 404, 413, 529)),
+    *(f"{_CLAUDE_ANSWERS}Refuse(status={status}*" for status in (400, 403, 404, 413, 500, 529)),
+    *(f"{_CLAUDE_DENIES}[claude-sdk-*{what}*" for what in _DENIED_ALIKE),
+    *(f"{_INTEGRATION}test_codex_endings.py::*[reply{row}-*-True-*]" for row in (3, 4, 6)),
     # The program that needs the most of a machine.
     "tests/conformance/test_conformance.py::test_a_transport_holds[*-gemini-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[gemini-cli]",
@@ -81,11 +87,17 @@ PATTERNS: Final[tuple[str, ...]] = (
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",
+    f"{_INTEGRATION}test_history_size.py::test_three_hundred_visits_*",
+    f"{_INTEGRATION}test_fork.py::test_a_fork_is_forked_when_every_run_before_it_is_gone_from_disk",
     f"{_INTEGRATION}test_developer.py::test_ten_questions_in_a_row_*",
     # Another half of a table whose rows go the same way.
     f"{_INTEGRATION}test_developer.py::test_a_run_is_stopped_while_the_developer_model_decides[*before]",
     f"{_INTEGRATION}test_developer.py::test_a_run_is_stopped_while_the_developer_model_decides[abort-after]",
     f"{_INTEGRATION}test_developer.py::test_without_a_model_to_ask_*[switched-off]",
+    f"{_INTEGRATION}test_agents_that_stop.py::test_an_agent_that_failed_is_tried_again_*[crash0]",
+    *(f"{_INTEGRATION}test_budget_waits.py::test_an_extension_lets_the_agent_*[{row}]" for row in _EXTENDED),
+    *(f"{_INTEGRATION}test_messages.py::test_pause_and_resume_need_no_payload[{row}-*" for row in _EMPTY),
+    f"{_INTEGRATION}test_live_runs.py::test_a_call_is_made_only_with_a_persons_consent[late-*]",
     f"{_INTEGRATION}test_developer.py::test_a_decision_that_is_lost_with_its_worker_*[after]",
     f"{_INTEGRATION}test_answered.py::test_an_answer_in_any_form_*[*let go]",
     f"{_INTEGRATION}test_cli_dev.py::test_it_says_where_everything_is_*[1]",

@@ -1,13 +1,12 @@
 """The long form: plays batches until there are enough runs, says what came of them, and how to repeat each failure.
 
-Usage: soak.py [--runs N] [--seed S] [--kind calm|storm|patient] [--batch N] [--size N] [--folder PATH]
+Usage: soak.py [--runs N] [--jobs N] [--seed S] [--kind calm|storm|patient] [--batch N] [--size N] [--folder PATH]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import os
 import shutil
 import sys
@@ -32,6 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STEPWISE_SOAK_SEED") or time.time()))
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--batch", type=int, help="play this one alone")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="batches at the same time")
     parser.add_argument("--size", type=int, default=SIZE, help="runs in a batch")
     parser.add_argument("--folder", type=Path, help="where to play, and to leave what failed")
     return parser.parse_args()
@@ -44,25 +44,30 @@ def _say(text: str) -> None:
 
 async def _soak(given: argparse.Namespace, folder: Path) -> Report:
     total = Report()
-    numbers = [given.batch] if given.batch is not None else itertools.count()
-    for number in numbers:
-        kind = given.kind or ORDER[number % len(ORDER)]
-        place = folder / f"batch-{number}"
-        batch = make_batch(given.seed, number, kind, given.size)
-        try:
-            report = await play(batch, place)
-        except Exception:  # noqa: BLE001 - what keeps one batch from being played must not end the soak
-            report = Report(failures=[traceback.format_exc()], repeat=[batch.named])
-        total.plus(report)
-        failed = len(report.failures)
-        _say(f"batch {number} {kind}: {report.runs} runs in {report.seconds:.0f} s, {failed} failures")
-        for failure in report.failures:
-            _say(f"FAILED {failure}")
-        if not failed:
-            shutil.rmtree(place, ignore_errors=True)
-        if total.runs >= given.runs:
-            break
+    numbers = iter([given.batch] if given.batch is not None else range(given.runs))
+
+    async def play_on() -> None:
+        while total.runs < given.runs and (number := next(numbers, None)) is not None:
+            total.plus(await _batch(given, number, folder / f"batch-{number}"))
+
+    await asyncio.gather(*(play_on() for _ in range(max(1, given.jobs))))
     return total
+
+
+async def _batch(given: argparse.Namespace, number: int, place: Path) -> Report:
+    kind = given.kind or ORDER[number % len(ORDER)]
+    batch = make_batch(given.seed, number, kind, given.size)
+    try:
+        report = await play(batch, place)
+    except Exception:  # noqa: BLE001 - what keeps one batch from being played must not end the soak
+        report = Report(failures=[traceback.format_exc()], repeat=[batch.named])
+    failed = len(report.failures)
+    _say(f"batch {number} {kind}: {report.runs} runs in {report.seconds:.0f} s, {failed} failures")
+    for failure in report.failures:
+        _say(f"FAILED {failure}")
+    if not failed:
+        shutil.rmtree(place, ignore_errors=True)
+    return report
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 .PHONY: help agents coverage demo demo-handover demo-repo replay test thorough check fmt lock schemas golden bench soak clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Stepwise needs Python 3.11 or newer: install it, or name it with PYTHON=…" >&2; exit 2; }
@@ -50,7 +50,7 @@ test: $(VENV)/.all ## Run the tests (real Temporal server, real git, real agents
 	@$(MAKE) --no-print-directory agents || true
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
-thorough: $(VENV)/.all ## Run what `make test` leaves out: more combinations of what it shows (tests/thorough.py)
+thorough: $(VENV)/.all ## Run what `make test` leaves out: more combinations and longer forms of what it shows
 	@$(MAKE) --no-print-directory agents || true
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m thorough $(PYTEST_ARGS)
 

@@ -161,14 +161,17 @@ async def _run(server: DevServer, asked: Wanted, here: Here, folder: Path) -> in
     run_id = run_id_of(workflow_id, (await handle.describe()).run_id)
     entries: list[Entry] = []
     result, failed = await watch(handle, Sources(here.evidence, run_id), entries, server.address)
-    history = await handle.fetch_history()
-    (folder / "history.json").write_text(history.to_json(), encoding="utf-8")
+    await keep_history(handle, folder)
     if result is None:
         complain(f"the run was refused: {failed}")
         return 1
     show(result, entries, store_folder(here.settings.store))
     await show_diff(result)
-    _show_next(server, result, asked, here.settings.store, folder)
+    show_next(server, workflow_id, result.run_id, here.settings.store, folder)
+    git = result.git
+    if git is not None and asked.own and git.head != git.base:
+        say(f"\nfetch the result into {asked.repo}")
+        say(f"  {typed(['git', '-C', asked.repo])} {git.fetch.removeprefix('git ')}")
     return 0 if failed is None else 1
 
 
@@ -281,22 +284,23 @@ async def show_diff(result: FlowResult) -> None:
         say("  … and more")
 
 
-def _show_next(server: DevServer, result: FlowResult, asked: Wanted, store: str, folder: Path) -> None:
+async def keep_history(handle: WorkflowHandle[Any, Any], folder: Path) -> None:
+    """Store the run's history where `show_next` says that it is."""
+    history = await handle.fetch_history()
+    (folder / "history.json").write_text(history.to_json(), encoding="utf-8")
+
+
+def show_next(server: DevServer, workflow_id: str, run_id: str, store: str, folder: Path) -> None:
+    """Print where the run was to be seen, and what can be typed once server and worker of this folder are stopped."""
     where = Path(os.path.relpath(folder))
     stepwise = os.path.relpath(ROOT / ".venv" / "bin" / "stepwise")
-    say(
-        f"\ntemporal ui      {server.ui_url}/namespaces/{server.namespace}/workflows/{workflow_id_of(folder)}"
-    )
+    say(f"\ntemporal ui      {server.ui_url}/namespaces/{server.namespace}/workflows/{workflow_id}")
     say("                 (stopped with the demo; the first command below brings it back)")
     say("\nnext")
     data = typed([f"STEPWISE_DATA_DIR={where / 'worker'}"])
     say(f"  {data} {typed([stepwise, 'dev', '--db', str(where / 'temporal.sqlite')])}")
     say(f"  {typed([stepwise, 'replay', str(where / 'history.json')])}")
-    say(f"  {typed([stepwise, 'verify', result.run_id, '--store', store])}")
-    git = result.git
-    if git is not None and asked.own and git.head != git.base:
-        say(f"\nfetch the result into {asked.repo}")
-        say(f"  {typed(['git', '-C', asked.repo])} {git.fetch.removeprefix('git ')}")
+    say(f"  {typed([stepwise, 'verify', run_id, '--store', store])}")
 
 
 def workflow_id_of(folder: Path) -> str:

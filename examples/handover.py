@@ -25,10 +25,12 @@ from model_servers.script import Reply, Seen, Write, turn  # noqa: E402
 from cli.demo import (  # noqa: E402
     GATE,
     TASK,
+    keep_history,
     make_repository,
     new_folder,
     show,
     show_diff,
+    show_next,
     type_command,
     typed_start,
     watch,
@@ -107,11 +109,13 @@ async def _run(server: DevServer, here: Here, folder: Path) -> int:
         type_command, ["workflow", "update", "execute", *to, "--name", "resume", "--input", NOTE]
     )
     result, failed = await watching
+    await keep_history(handle, folder)
     if result is None:
         complain(f"the run was refused: {failed}")
         return 2
     show(result, entries, store_folder(here.settings.store))
     await show_diff(result)
+    show_next(server, workflow_id, run_id, here.settings.store, folder)
     return 0 if result.outcome == "verified" else 1
 
 

@@ -72,7 +72,8 @@ class Forks:
         self._born: dict[int, threading.Event] = {}
         self._made: dict[int, Forked] = {}
         self._count = 0
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def worker(self, env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
         """Start a worker with this whole environment; what it writes goes to the end of ``log``."""
@@ -110,7 +111,8 @@ class Forks:
     def close(self) -> None:
         """End the process, and with it all that is left of those it forked."""
         self._process.kill()
-        self._process.wait()
+        self._listener.join()
+        self._process.communicate()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -213,10 +213,13 @@ class Rig:
         )
 
     def start(self, workflow_id: str, flow_input: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-        """Start a flow as a person does: with the Temporal CLI."""
+        """Start a flow as a person does: with the Temporal CLI.
+
+        What a fixture left running under this id is over: it is set up again where tests are given to another process.
+        """
         done = self.temporal(
             "workflow", "start", "--type", "Flow", "--task-timeout", "3s", "--task-queue", self.task_queue, "--workflow-id", workflow_id,
-            "--fail-existing", "--static-summary", "a test", "--input", json.dumps(flow_input),
+            "--id-conflict-policy", "TerminateExisting", "--static-summary", "a test", "--input", json.dumps(flow_input),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done

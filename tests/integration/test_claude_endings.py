@@ -184,6 +184,10 @@ async def test_a_program_that_dies_is_a_crash_and_its_session_is_resumed_with_ea
     async with session_of(mind, spec, transport, monkeypatch) as (session, heard, _):
         work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
         await heard.until(lambda event: event.kind == "tool_started" and "fifo" in event.input)
+        # The program writes its own transcript a little later; it is what is resumed.
+        await asyncio.to_thread(
+            eventually, lambda: any("a.txt" in at.read_text() for at in tmp_path.rglob("*.jsonl"))
+        )
         os.kill(session.pid, signal.SIGKILL)
         assert ended_as(await work) == ("failed", "agent_crashed")
         assert session.resumable

@@ -203,10 +203,10 @@ def _side_by_side(flows: int, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def table(rows: list[dict[str, Any]], replayed: dict[str, Any]) -> str:
+def table(rows: list[dict[str, Any]], replayed: dict[str, Any], rounds: int) -> str:
     """Return the tables as Markdown."""
     lines = [
-        f"Machine: {machine()}",
+        f"Machine: {machine()}. Rounds: {rounds}.",
         "",
         HEAD,
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -249,7 +249,7 @@ def main() -> None:
     if arguments.one:
         one(arguments.one, arguments.flows)
     rows = [row for flows in STEPS for row in _side_by_side(flows, arguments.rounds)]
-    publish(table(rows, _child("replay", 1)), "measured", write=not arguments.no_write)
+    publish(table(rows, _child("replay", 1), arguments.rounds), "measured", write=not arguments.no_write)
 
 
 if __name__ == "__main__":

@@ -112,8 +112,9 @@ async def _set_unrecorded_aside(ctx: WorkerContext, held: Held, record: RunRecor
     kept where unfinished work is.
     """
     repository = _repository(ctx, held)
-    head, recorded = await repository.ref(repository.branch_ref), record.head or held.base_commit
-    if head is not None and head != recorded:
+    head = await repository.ref(repository.branch_ref) or held.base_commit
+    recorded = record.head or held.base_commit
+    if head != recorded:
         await repository.set_ref(f"{repository.savepoint_prefix}{UNRECORDED}", head)
         await repository.set_ref(repository.branch_ref, recorded, expected=head)
 

@@ -209,9 +209,10 @@ class Attempts:
     def _asking_fields(self) -> dict[str, Any]:
         run, step, state = self.run, self.step, self.run.state
         transports = resolved(state).transports.get(step.id, [])
+        chosen = state.chosen.get(step.id, self.transport)
         return {
             **self._phase_fields(),
-            "transports": [self.transport] if self.transport else transports,
+            "transports": [chosen] if chosen else transports,
             "model": step.model or state.input.model or run.spec.defaults.model,
             "context": state.context,
             "last_gates": state.last_gates,

@@ -258,6 +258,7 @@ async def _chain_on(run: Run, outcome: Outcome, summary: str) -> None:
     state.visits = {}
     state.steps = {}
     state.skipped = []
+    state.chosen = {}
     state.last_gates = None
     state.routing = RoutingState(now=workflow.now(), loops={})
     state.continued += 1

@@ -16,7 +16,8 @@ from activities.deliver import deliver
 from activities.errors import translated
 from activities.heartbeat import beating
 from activities.measure import measure
-from activities.record import flush_journal, record
+from activities.record import flush_journal
+from activities.recording import write_record
 from activities.release import release_workspace
 from activities.resolve import resolve_flow
 from activities.structured_phases import finalize, propose_route
@@ -109,8 +110,7 @@ async def _record(ctx: WorkerContext, call: RecordIn) -> RecordOut:
     beat = nullcontext() if activity.info().is_local else beating(ctx.settings.heartbeat_every_s)
     async with beat:
         with translated():
-            step = (await ctx.bundle(call.bundle)).spec.step(call.key.step_id)
-            return await ctx.blocking(record, ctx, call, step)
+            return await write_record(ctx, call)
 
 
 async def _flush_journal(ctx: WorkerContext, call: FlushIn) -> FlushOut:

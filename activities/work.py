@@ -30,6 +30,7 @@ from activities.keeping import (
 )
 from activities.opening import is_read_only, open_session, session_spec
 from activities.prompt import compose
+from activities.recording import telling, with_envelope, write_record
 from activities.running import Stop
 from activities.sessions import HeldSession
 from activities.spans import turn_span
@@ -38,12 +39,13 @@ from activities.trace import Trace, write_trace
 from activities.turn import Limits, Tally, TurnEnd, run_turn
 from activities.workspace import open_run, settle
 from flows.bundle import Bundle
-from schemas.calls import WorkIn, WorkOut, WorkResult
+from schemas.calls import Recorded, WorkIn, WorkOut, WorkResult
 from schemas.common import FileChanges, SessionMode
 from schemas.events import TextEvent, TranscriptHeader
 from schemas.flow import StepSpec
 from schemas.handoff import PartialHandoff, SessionRef, StopMethod
 from schemas.receipt import FallbackRecord
+from schemas.run_record import RunRecord
 from store.attempts import AttemptLog
 from system.logs import logger
 from system.processes import end_leftovers
@@ -85,6 +87,19 @@ async def _work(ctx: WorkerContext, call: WorkIn, beat: Beat, stop: Stop) -> Wor
     record = await ctx.check_lease(key.run_id, call.lease)
     if call.journal:
         await ctx.blocking(ctx.journal.flush, key.run_id, call.journal)
+    if call.record is None:
+        return await _new_or_stored(ctx, call, record, beat, stop)
+    recorded = Recorded(key=call.record.key, out=await write_record(ctx, call.record))
+    async with telling(ctx, call.workflow_id, recorded):
+        out = await _new_or_stored(ctx, with_envelope(call, recorded), record, beat, stop)
+    return out.model_copy(update={"recorded": recorded.out})
+
+
+async def _new_or_stored(
+    ctx: WorkerContext, call: WorkIn, record: RunRecord, beat: Beat, stop: Stop
+) -> WorkOut:
+    """Return the result of an attempt's work: the stored one, or that of the work which is done now."""
+    key = call.key
     stored = await ctx.blocking(ctx.results.load, key, WorkResult)
     if stored is not None:
         return stored.out

@@ -166,10 +166,18 @@ Ended = Literal[
 """How a work phase can end."""
 
 
+class RecordOut(Durable):
+    """The receipt and the envelope as stored; ``receipt.sha256`` is the new head of the chain."""
+
+    receipt: ArtifactRef
+    envelope: ArtifactRef
+
+
 class WorkOut(Durable):
     """How the work phase ended. ``finished`` alone means the agent ended its turn by itself.
 
     ``elapsed_ms`` is the agent's own time; ``waited_ms`` that for which it waited for people, in milliseconds.
+    ``recorded`` is the record that the call brought along, as it was written.
     """
 
     ended: Ended
@@ -201,6 +209,7 @@ class WorkOut(Durable):
     context_cut: list[str] = []
     error: ErrorEnvelope | None = None
     ended_at: UtcTime | None = None
+    recorded: RecordOut | None = None
 
 
 class GateRun(Durable):
@@ -285,67 +294,6 @@ class AcquireOut(Durable):
     partial_work: WorkOut | None = None
 
 
-class PhaseIn(Durable):
-    """What every phase on the pinned queue is given."""
-
-    key: AttemptKey
-    iteration: int
-    lease: Lease
-    bundle: ArtifactRef
-    workflow_id: str
-    journal: list[RunEvent] = []
-
-
-class WorkIn(PhaseIn):
-    """Let the agent work: the earlier envelopes it sees, a human's note, the partial it goes on from.
-
-    ``fresh`` starts from the last commit whatever is in the tree; ``given`` answers the question the attempt before
-    ended with; ``decisions`` are what humans said of calls that policy asks about.
-    """
-
-    transports: list[str]
-    model: str | None = None
-    context: list[StepPlace] = []
-    note: str | None = None
-    partial: ArtifactRef | None = None
-    last_gates: AttemptKey | None = None
-    session: SessionRef | None = None
-    budget: Budget | None = None
-    fresh: bool = False
-    given: Given | None = None
-    decisions: list[CallDecision] = []
-
-
-class ConsultIn(WorkIn):
-    """Let the developer model decide at an approval gate, before a step's work or after it."""
-
-    gate: Literal["before", "after"]
-
-
-class ConsultOut(Durable):
-    """What the developer model decided; ``approve`` is None where it could not be asked, and ``reason`` says why."""
-
-    approve: bool | None = None
-    reason: Annotated[str, shortened(1_000)] = ""
-    model: str | None = None
-    usage: Usage = Usage()
-
-
-class MeasureIn(PhaseIn):
-    """Run gates: the step's own, or (``gates``) those named ``<step>/<gate>`` for the last measurement."""
-
-    gates: list[str] | None = None
-
-
-class SessionPhaseIn(PhaseIn):
-    """Finalize or propose a route in the attempt's session; ``measured`` is the tree the gates saw."""
-
-    work_attempt: int
-    session: SessionRef | None = None
-    measured: str | None = None
-    candidates: list[str] = []
-
-
 class RecordIn(Durable):
     """Write receipt, envelope and journal of one attempt.
 
@@ -377,11 +325,67 @@ class RecordIn(Durable):
     journal: list[RunEvent] = []
 
 
-class RecordOut(Durable):
-    """The receipt and the envelope as stored; ``receipt.sha256`` is the new head of the chain."""
+class PhaseIn(Durable):
+    """What every phase on the pinned queue is given."""
 
-    receipt: ArtifactRef
-    envelope: ArtifactRef
+    key: AttemptKey
+    iteration: int
+    lease: Lease
+    bundle: ArtifactRef
+    workflow_id: str
+    journal: list[RunEvent] = []
+
+
+class WorkIn(PhaseIn):
+    """Let the agent work: the earlier envelopes it sees, a human's note, the partial it goes on from.
+
+    ``fresh`` starts from the last commit whatever is in the tree; ``given`` answers the question the attempt before
+    ended with; ``decisions`` are what humans said of calls that policy asks about. ``record`` is the record of the
+    attempt before, which is written first: the agent sees its envelope.
+    """
+
+    transports: list[str]
+    model: str | None = None
+    context: list[StepPlace] = []
+    note: str | None = None
+    partial: ArtifactRef | None = None
+    last_gates: AttemptKey | None = None
+    session: SessionRef | None = None
+    budget: Budget | None = None
+    fresh: bool = False
+    given: Given | None = None
+    decisions: list[CallDecision] = []
+    record: RecordIn | None = None
+
+
+class ConsultIn(WorkIn):
+    """Let the developer model decide at an approval gate, before a step's work or after it."""
+
+    gate: Literal["before", "after"]
+
+
+class ConsultOut(Durable):
+    """What the developer model decided; ``approve`` is None where it could not be asked, and ``reason`` says why."""
+
+    approve: bool | None = None
+    reason: Annotated[str, shortened(1_000)] = ""
+    model: str | None = None
+    usage: Usage = Usage()
+
+
+class MeasureIn(PhaseIn):
+    """Run gates: the step's own, or (``gates``) those named ``<step>/<gate>`` for the last measurement."""
+
+    gates: list[str] | None = None
+
+
+class SessionPhaseIn(PhaseIn):
+    """Finalize or propose a route in the attempt's session; ``measured`` is the tree the gates saw."""
+
+    work_attempt: int
+    session: SessionRef | None = None
+    measured: str | None = None
+    candidates: list[str] = []
 
 
 class FlushIn(Durable):
@@ -455,6 +459,15 @@ ASKED = "_asked"
 """Signal of the work phase: a live session asks (``schemas.run_state.Asked``)."""
 SETTLED = "_settled"
 """Signal of the work phase: what was asked is over (``schemas.run_state.Settled``)."""
+RECORDED = "_recorded"
+"""Signal of a work phase that takes its time: the record that it brought is written (``Recorded``)."""
+
+
+class Recorded(Durable):
+    """A record that was written: of which attempt, and where."""
+
+    key: AttemptKey
+    out: RecordOut
 
 
 class WorkResult(Durable):

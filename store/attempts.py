@@ -254,15 +254,15 @@ def _left(evidence: Evidence, folder: Path, key: AttemptKey, name: LogName) -> b
 
 
 def _upload(evidence: Evidence, folder: Path, key: AttemptKey) -> dict[LogName, ArtifactRef]:
-    logs = {name: _left(evidence, folder, key, name) for name in LOGS}
-    refs = {
-        name: evidence.put_redacted_lines(f"{key.path}/{name}.jsonl", lines)
-        for name, lines in logs.items()
-        if lines
-    }
-    with spooling(folder):
-        for name in LOGS:
-            (folder / f"{name}.jsonl").unlink(missing_ok=True)
+    refs: dict[LogName, ArtifactRef] = {}
+    for name in LOGS:
+        place, path = f"{key.path}/{name}.jsonl", folder / f"{name}.jsonl"
+        with spooling(path):
+            if evidence.blobs.exists(place):
+                refs[name] = evidence.put_redacted_lines(place, evidence.read_key(place))
+            elif path.exists() and path.stat().st_size:
+                refs[name] = evidence.adopt_redacted_lines(place, path)
+            path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
     return refs

@@ -22,6 +22,9 @@ class Blobs(Protocol):
     def create(self, key: str, data: bytes, media_type: str) -> ArtifactRef:
         """Store whole or not at all under a new key; the same data again is fine, other data: EvidenceConflict."""
 
+    def adopt(self, key: str, path: Path, media_type: str) -> ArtifactRef:
+        """Store a finished file of this machine as ``create`` does, and take it away from where it is."""
+
     def read(self, key: str) -> bytes:
         """Return what is stored under ``key``; raises NotStored."""
 

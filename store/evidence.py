@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -57,6 +58,10 @@ class Evidence:
     def put_redacted_lines(self, key: str, data: bytes) -> ArtifactRef:
         """Store JSON lines that were redacted one by one, as values, before they were written down."""
         return self.blobs.create(key, data, JSON_LINES)
+
+    def adopt_redacted_lines(self, key: str, path: Path) -> ArtifactRef:
+        """Store a file of such lines, which is gone from where it was then."""
+        return self.blobs.adopt(key, path, JSON_LINES)
 
     def redacted(self, model: M) -> M:
         """Return ``model`` as it reads once stored, with the fields set that it has set. Raises RedactionFailed.

@@ -17,7 +17,7 @@ from schemas.common import ArtifactRef
 from schemas.errors import BadInput, EvidenceConflict
 from store.errors import EvidenceCorrupt, NotStored, StoreUnavailable
 from store.keys import MAX_KEY_BYTES, check_key
-from system.files import create_exclusive, write_atomic
+from system.files import create_exclusive, move_exclusive, write_atomic
 from system.untrusted import read_regular
 
 _TEMPORARY: Final = ".tmp"
@@ -75,6 +75,19 @@ class FileBlobs:
             if not made and hashlib.sha256(self._read(key)).hexdigest() != digest:
                 raise EvidenceConflict("E_EVIDENCE_CONFLICT", f"{key} is stored with other content", key=key)
         return ArtifactRef(uri=key, sha256=digest, bytes=len(data), media_type=media_type)
+
+    def adopt(self, key: str, path: Path, media_type: str) -> ArtifactRef:
+        """Store a finished file as ``create`` does, and take it away: moved where it can be, copied elsewhere."""
+        with _io(key):
+            # A store that is not mounted must not come to be anew.
+            self._aside.stat()
+            if not move_exclusive(path, self._path(key), fsync=self._fsync):
+                ref = self.create(key, path.read_bytes(), media_type)
+                path.unlink()
+                return ref
+            with self._path(key).open("rb") as file:
+                digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+        return ArtifactRef(uri=key, sha256=digest, bytes=size, media_type=media_type)
 
     def read(self, key: str) -> bytes:
         """Return what is stored under ``key``; raises NotStored, EvidenceCorrupt for what is no file any more."""

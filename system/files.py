@@ -211,6 +211,28 @@ def create_exclusive(path: Path, data: bytes, *, fsync: bool = True, aside: Path
     return True
 
 
+def move_exclusive(old: Path, new: Path, *, fsync: bool = True) -> bool:
+    """Move one of the engine's own files to where nothing is; False, and no change, where that cannot be done.
+
+    Whoever dies between leaves it in both places, as one file.
+    """
+    if fsync:
+        with old.open("rb") as file:
+            os.fsync(file.fileno())
+    _make_folders(new.parent, fsync=fsync)
+    try:
+        os.link(old, new, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # There is something; or the two are on different disks, or on one that knows no links.
+        return False
+    if fsync:
+        _sync_folder(new.parent)
+    old.unlink()
+    return True
+
+
 @contextmanager
 def _written(path: Path, data: bytes, *, fsync: bool, aside: Path | None) -> Iterator[Path]:
     """Yield a file with this content that is to take its place at ``path``; flushed, as the folder is afterwards."""

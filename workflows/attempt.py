@@ -26,6 +26,7 @@ from schemas.calls import (
     PhaseIn,
     ProposeOut,
     RecordIn,
+    RecordOut,
     SessionPhaseIn,
     StepPlace,
     WorkIn,
@@ -53,6 +54,8 @@ Out = TypeVar("Out", bound=WorkOut | MeasureOut | FinalizeOut | ProposeOut)
 STOPS: dict[str, PartialReason] = {"interrupted": "interrupt", "budget": "budget", "crash": "crash"}
 RECORD_AS_ACTIVITY = "record-as-activity"
 """The patch with which ``record`` became an ordinary activity; runs that began before keep to the local one."""
+RECORD_WITH_WORK = "record-with-work"
+"""The patch with which the record of a finished attempt goes with the work that follows it."""
 
 
 @dataclass(eq=False)
@@ -309,17 +312,20 @@ class Attempts:
     ) -> None:
         """Store receipt and envelope of the attempt, and remember where they are; ``over`` is how it was stopped.
 
+        That of an attempt whose phases all finished goes with the next work, where there is one at once: an activity
+        of its own would be a third of what a short step costs.
         Runs from before the patch wrote that of an attempt whose phases all finished by a local activity. Whether a
         message is judged before or after the end of one is not the same in a replay as it was (sdk-core, seen with
         temporalio 1.35), so no run does that any more.
         """
         run, carry = self.run, self.carry
-        state = run.state
+        state, key = run.state, self.key()
+        await run.phases.catch_up()
         held = acquired(state)
         local = over is None and not workflow.patched(RECORD_AS_ACTIVITY)
         work = over.work if over is not None and carry.work is None else None
         call = RecordIn(
-            key=self.key(),
+            key=key,
             iteration=run.iteration,
             lease=held.lease,
             bundle=resolved(state).bundle,
@@ -338,31 +344,33 @@ class Attempts:
             completed_at=max(started, ended),
             previous_sha256=state.head,
         )
-        if not local:
-            call = call.model_copy(update={"journal": run.journal.batch()})
         # Asked before a local activity: the task that brings its end need not be the one in which a replay sees it.
         run.is_long = workflow.info().is_continue_as_new_suggested()
-        stored = await run.phases.record(call, local=local)
+        with_work = over is None and not run.is_long and workflow.patched(RECORD_WITH_WORK)
+
+        def written(stored: RecordOut) -> None:
+            self._recorded(key, stored, finished=over is None)
+
+        if with_work:
+            run.phases.record_with_work(call, written)
+        else:
+            if not local:
+                call = call.model_copy(update={"journal": run.journal.batch()})
+            written(await run.phases.record(call, local=local))
         self.note = None if over is None else self.note
+
+    def _recorded(self, key: AttemptKey, stored: RecordOut, *, finished: bool) -> None:
+        """Remember where receipt and envelope of an attempt are."""
+        state = self.run.state
+        place: dict[str, Any] = {"step_id": key.step_id, "visit": key.visit, "attempt": key.attempt}
         state.head = stored.receipt.sha256
-        place = ReceiptPlace(
-            step_id=self.step.id,
-            visit=self.visit,
-            attempt=self.number,
-            sha256=stored.receipt.sha256,
-            uri=stored.receipt.uri,
-        )
-        state.receipts = [*state.receipts, place][-MAX_RECEIPTS:]
+        receipt = ReceiptPlace(**place, sha256=stored.receipt.sha256, uri=stored.receipt.uri)
+        state.receipts = [*state.receipts, receipt][-MAX_RECEIPTS:]
         state.receipts_total += 1
-        if over is None:
-            envelope = StepPlace(
-                step_id=self.step.id,
-                visit=self.visit,
-                attempt=self.number,
-                sha256=stored.envelope.sha256,
-            )
+        if finished:
+            envelope = StepPlace(**place, sha256=stored.envelope.sha256)
             state.context = [*state.context, envelope][-MAX_CONTEXT:]
-        run.show()
+        self.run.show()
 
     def _saw_gates(self, gates: list[GateRun], before: str | None, after: str | None) -> None:
         """Remember what the gates said, for the next iteration and for the outcome."""

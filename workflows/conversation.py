@@ -9,7 +9,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 from schemas.answers import checked
-from schemas.calls import AttemptKey, DeliverIn, DeliverOut
+from schemas.calls import AttemptKey, DeliverIn, DeliverOut, Recorded
 from schemas.common import Closed, Durable, Outcome, UtcTime
 from schemas.errors import ErrorEnvelope
 from schemas.flow import Human, StepSpec
@@ -202,11 +202,13 @@ class Conversation(ABC):
         return Verdict(verdict="refused", name=name, message=reason, legal=legal)
 
     def heard(self, payload: Durable) -> None:
-        """Take a word of the work activity: its session asks something.
+        """Take a word of the work activity: its session asks something, or a record is written.
 
-        That it waits for it no more is no news: either it was answered from here, or the work is about to end with
+        That a session waits for it no more is no news: either it was answered from here, or the work is about to end with
         it, and it can be answered all the same.
         """
+        if isinstance(payload, Recorded):
+            self.phases.written(payload.key, payload.out)
         if not isinstance(payload, Asked) or not same_attempt(payload.key, self.working):
             return
         if self.live.add(payload):

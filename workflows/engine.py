@@ -168,6 +168,10 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
     """Chain on, or release the workspace and end the workflow with the status that fits the outcome."""
     state = run.state
     run.step = None
+    try:
+        await run.phases.catch_up()
+    except Refused as refused:
+        error = error or ErrorEnvelope(code=refused.type, message=refused.message)
     await _chain_on(run, outcome, summary)
     if outcome != "cancelled":
         outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary

@@ -210,6 +210,7 @@ async def _record(
     stop: PartialReason | None = None,
 ) -> None:
     state, held = run.state, acquired(run.state)
+    await run.phases.catch_up()
     call = RecordIn(
         key=_key(run, gate),
         iteration=1,

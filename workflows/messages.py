@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from schemas.answers import BadAnswer, checked
-from schemas.calls import ASKED, SETTLED
+from schemas.calls import ASKED, RECORDED, SETTLED, Recorded
 from schemas.common import Closed, Durable
 from schemas.messages import (
     Abort,
@@ -76,7 +76,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "abort": Message("abort", Abort, "End the run at once, with receipt and journal; outcome stopped."),
 }
-INTERNAL: dict[str, type[Durable]] = {ASKED: Asked, SETTLED: Settled}
+INTERNAL: dict[str, type[Durable]] = {ASKED: Asked, SETTLED: Settled, RECORDED: Recorded}
 """Signals of the work activity: a live session asks a human something; that is over."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ from schemas.calls import (
     ReleaseOut,
     ResolveIn,
     ResolveOut,
+    WorkIn,
+    WorkOut,
 )
 from schemas.common import Durable, Phase
 from schemas.run_state import RunState
@@ -88,14 +91,27 @@ def failure_of(error: ActivityError) -> str:
     return str(cause or error)[:500]
 
 
+@dataclass(frozen=True)
+class _Unwritten:
+    """A record on its way: it goes with the next work phase, or before whatever else the run does."""
+
+    call: RecordIn
+    then: Callable[[RecordOut], None]
+
+
 class Phases:
-    """Every activity call of a run. Holds the one running handle, so that it can be cut."""
+    """Every activity call of a run. Holds the one running handle, so that it can be cut.
+
+    It also holds the record that is not written yet, if there is one: nothing but work and words to the agent is
+    begun before it is.
+    """
 
     def __init__(self, state: RunState, journal: Journal) -> None:
         self._state = state
         self._journal = journal
         self._running: workflow.ActivityHandle[Any] | None = None
         self._cuttable = False
+        self._unwritten: _Unwritten | None = None
         self.phase: Phase | None = None
 
     def cut(self, *, only: Sequence[Phase] | None = None) -> bool:
@@ -163,8 +179,12 @@ class Phases:
         *,
         summary: str,
     ) -> Out:
-        """Run one phase where the workspace is. Raises PhaseLost when no result came back."""
+        """Run one phase where the workspace is. Raises PhaseLost when no result came back, Refused."""
         pace = resolved(self._state).pace
+        if not isinstance(call, WorkIn):
+            await self.catch_up()
+        elif self._unwritten is not None:
+            call = call.model_copy(update={"record": self._unwritten.call})
         self.phase = phase
         slot_wait = SLOT_WAIT if phase == "work" else timedelta()
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
@@ -182,10 +202,31 @@ class Phases:
         )
         out = await self._await(handle, cuttable=phase in ("work", "measure"))
         self._journal.stored(call.journal)
+        if isinstance(call, WorkIn) and call.record is not None and isinstance(out, WorkOut) and out.recorded:
+            self.written(call.record.key, out.recorded)
         return out
 
+    def record_with_work(self, call: RecordIn, then: Callable[[RecordOut], None]) -> None:
+        """Have a record written with the work that follows, or before whatever else does; ``then`` hears of it."""
+        self._unwritten = _Unwritten(call, then)
+
+    def written(self, key: AttemptKey, out: RecordOut) -> None:
+        """Take it that the record of an attempt is written; what is said of another one is no news."""
+        unwritten = self._unwritten
+        if unwritten is not None and unwritten.call.key == key:
+            self._unwritten = None
+            unwritten.then(out)
+
+    async def catch_up(self) -> None:
+        """Write the record that waits for the next work, if one does. Raises Refused."""
+        unwritten, self._unwritten = self._unwritten, None
+        if unwritten is not None:
+            phase = self.phase
+            unwritten.then(await self.record(unwritten.call))
+            self.phase = phase
+
     async def record(self, call: RecordIn, *, local: bool = False) -> RecordOut:
-        """Write receipt, envelope and journal of one attempt. Raises Refused.
+        """Write receipt, envelope and journal of one attempt, at once. Raises Refused.
 
         ``local`` only in runs that began so (RECORD_AS_ACTIVITY), and without journal: a local activity whose end a
         crash keeps out of history is run again, in a workflow task that has another time and perhaps another message
@@ -204,7 +245,8 @@ class Phases:
         return out
 
     async def flush(self) -> None:
-        """Store the journal before a wait. Raises Refused."""
+        """Store what is not stored yet, before a wait. Raises Refused."""
+        await self.catch_up()
         batch = self._journal.batch()
         if batch:
             call = FlushIn(run_id=self._state.run_id, journal=batch)
@@ -251,7 +293,8 @@ class Phases:
             return DeliverOut(live=False, detail=failure_of(error))
 
     async def consult(self, call: ConsultIn, limit_s: float) -> ConsultOut:
-        """Ask the developer model, which may take ``limit_s`` seconds. Raises PhaseLost when nothing came back."""
+        """Ask the developer model, which may take ``limit_s`` seconds. Raises PhaseLost, Refused."""
+        await self.catch_up()
         pace = resolved(self._state).pace
         handle: workflow.ActivityHandle[ConsultOut] = workflow.start_activity(
             CONSULT.name,
@@ -284,6 +327,7 @@ class Phases:
         wait: timedelta | None = None,
         heartbeat: bool = False,
     ) -> Out:
+        await self.catch_up()
         handle: workflow.ActivityHandle[Out] = workflow.start_activity(
             ref.name,
             call,

@@ -84,12 +84,15 @@ class Heard:
 
     def recorded(self) -> list[tuple[str, int, str]]:
         """Return step, visit and chosen candidate of each decision that was recorded with its attempt."""
-        calls = [call for call in self.calls if call.type == RECORD.name and call.argument.get("routing")]
-        return [
-            (call.key.step_id, call.key.visit, call.argument["routing"]["chosen_candidate_id"])
-            for call in calls
-            if call.key is not None
-        ]
+        records = [call.argument for call in self.calls if call.type == RECORD.name]
+        records += [call.argument["record"] for call in self.calls if call.argument.get("record")]
+        # One that came with work whose worker was lost is sent again by itself.
+        attempts = {
+            tuple(record["key"].values()): record["routing"]["chosen_candidate_id"]
+            for record in records
+            if record.get("routing")
+        }
+        return [(step, visit, chosen) for (_, _, step, visit, _), chosen in attempts.items()]
 
 
 async def hear(client: Client, workflow_id: str, first_run_id: str) -> Heard:

@@ -37,6 +37,7 @@ Tell = Callable[[str, Durable], Awaitable[None]]
 
 TELL_LIMIT_S: Final = 5.0
 """How long the run may take to be told, in seconds."""
+_STEER_END_S: Final = 1.0
 _OVER: Final = "the turn is over"
 _log = logger("activities")
 
@@ -106,7 +107,8 @@ class Desk:
         self._say = say
         self._waits: dict[str, _Wait] = {}
         self._given: dict[str, Word] = {}
-        self._steered: dict[tuple[str, str], asyncio.Task[bool]] = {}
+        self._steered: dict[str, asyncio.Task[bool]] = {}
+        self._had: list[str] = []
         self._over: str | None = None
         # Signals belong to the activity's trace, though a session that asks knows nothing of activities.
         self._context = contextvars.copy_context()
@@ -193,7 +195,7 @@ class Desk:
 
     # What ``deliver`` calls.
 
-    def take(self, wait_id: str, word: Word) -> DeliverOut:
+    def take(self, wait_id: str, word: Word, delivery: str = "") -> DeliverOut:
         """Hand a person's word to what waits under this id; the same word again is taken too."""
         if wait_id in self._given:
             same = self._given[wait_id] == word
@@ -204,18 +206,33 @@ class Desk:
         if not wait.fits(word):
             return DeliverOut(live=False, detail=f"it is no answer to what waits under {wait_id}")
         self._given[wait_id] = word
+        self._had.append(delivery)
         wait.end(word)
         return DeliverOut(live=True)
 
     async def steer(self, text: str, delivery: str, into: Callable[[str], Coroutine[Any, Any, bool]]) -> bool:
-        """Say something to the session, once however often it is delivered; False if it did not take it."""
-        said = self._steered.get((delivery, text))
+        """Say something to the session, once however often it is delivered; False if it did not take it.
+
+        A session that takes it when nobody waits for that any more has it all the same.
+        """
+        said = self._steered.get(delivery)
         if said is None:
             loop = asyncio.get_running_loop()
-            said = self._steered[delivery, text] = loop.create_task(into(text), context=contextvars.Context())
-        return await asyncio.shield(said)
+            said = self._steered[delivery] = loop.create_task(into(text), context=contextvars.Context())
+        # Not awaited itself: the end of the turn may cancel it, and that is no cancellation of who waits here.
+        await asyncio.wait({said})
+        return not said.cancelled() and said.result()
 
     # What the work phase calls.
+
+    async def had(self) -> list[str]:
+        """Return the ids of what the session took of what people said; what it has not taken by now, it never will."""
+        saying = [said for said in self._steered.values() if not said.done()]
+        for said in saying:
+            said.cancel()
+        if saying:
+            await asyncio.wait(saying, timeout=_STEER_END_S)
+        return [*filter(None, self._had), *(word for word, said in self._steered.items() if _took(said))]
 
     @property
     def is_over(self) -> bool:
@@ -277,3 +294,7 @@ class Desk:
             _log.warning("the run could not be told (%s): %s", name, error, extra={"run_id": self.key.run_id})
             return False
         return True
+
+
+def _took(said: asyncio.Task[bool]) -> bool:
+    return said.done() and not said.cancelled() and said.exception() is None and said.result()

@@ -24,11 +24,11 @@ async def deliver(ctx: WorkerContext, call: DeliverIn) -> DeliverOut:
         try:
             async with asyncio.timeout(LIMIT_S):
                 await ctx.check_lease(call.key.run_id, call.lease)
-                return await _hand_over(ctx, call)
         except (LeaseLost, NotStored) as error:
             return _not_taken(str(error))
         except TimeoutError:
-            return _not_taken(f"it was not taken within {LIMIT_S:g} seconds")
+            return _not_taken(_late())
+        return await _hand_over(ctx, call)
 
 
 async def _hand_over(ctx: WorkerContext, call: DeliverIn) -> DeliverOut:
@@ -36,24 +36,33 @@ async def _hand_over(ctx: WorkerContext, call: DeliverIn) -> DeliverOut:
     if desk is None or desk.is_over:
         return _not_taken("no agent is at work on this attempt")
     if call.given is not None:
-        return desk.take(call.given.question.question_id, call.given)
+        return desk.take(call.given.question.question_id, call.given, call.id)
     if call.decision is not None:
-        return desk.take(call.call_id or "", call.decision)
+        return desk.take(call.call_id or "", call.decision, call.id)
     if call.steer is not None:
-        return await _steer(ctx, desk, call.steer)
+        return await _steer(ctx, desk, call.steer, call.id)
     return _not_taken("there is nothing to deliver")
 
 
-async def _steer(ctx: WorkerContext, desk: Desk, text: str) -> DeliverOut:
+async def _steer(ctx: WorkerContext, desk: Desk, text: str, word: str) -> DeliverOut:
     held = ctx.sessions.held(desk.key)
     if held is None:
         return _not_taken("the agent's session is not open yet")
     info = activity.info()
-    delivery = f"{info.workflow_run_id}/{info.activity_id}"
-    if await desk.steer(text, delivery, held.session.steer):
+    word = word or f"{info.workflow_run_id}/{info.activity_id}"
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            took = await desk.steer(text, word, held.session.steer)
+    except TimeoutError:
+        return DeliverOut(live=False, unsure=True, detail=_late())
+    if took:
         return DeliverOut(live=True)
     return _not_taken("the agent cannot be told anything while it works")
 
 
 def _not_taken(why: str) -> DeliverOut:
     return DeliverOut(live=False, detail=why)
+
+
+def _late() -> str:
+    return f"it was not taken within {LIMIT_S:g} seconds"

@@ -42,7 +42,9 @@ async def telling(ctx: WorkerContext, workflow_id: str, recorded: Recorded) -> A
         try:
             await teller(ctx.client, workflow_id)(RECORDED, recorded)
         except Exception as error:  # noqa: BLE001 - the run hears of it with the result, too
-            _log.info("the run could not be told of a record: %s", error, extra={"run_id": recorded.key.run_id})
+            _log.info(
+                "the run could not be told of a record: %s", error, extra={"run_id": recorded.key.run_id}
+            )
 
     task = asyncio.create_task(tell())
     try:

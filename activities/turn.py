@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +82,15 @@ class Tally:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """How a turn ended; ``method`` is set when the engine ended it, ``outcome`` when it ended by itself."""
+    """How a turn ended; ``method`` is set when the engine ended it, ``outcome`` when it ended by itself.
+
+    ``had`` are the ids of what people said meanwhile and the session took.
+    """
 
     ending: Ending
     method: StopMethod | None = None
     outcome: WorkOutcome | None = None
+    had: Sequence[str] = ()
 
 
 async def run_turn(

@@ -122,6 +122,7 @@ async def _new_or_stored(
             attempt.begun = time.monotonic()
             with ctx.sessions.attending(desk):
                 end = await _turn(ctx, attempt, stop)
+                end = replace(end, had=await desk.had())
         beat.say("storing what was done")
         keep = _finished if end.ending.ended == "finished" else _stopped
         out = await keep(ctx, attempt, end)
@@ -365,6 +366,8 @@ def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
     )
     # What is rare stands in history only where there is some.
     more: dict[str, object] = {"waited_ms": waited_ms} if waited_ms else {}
+    if end.had:
+        more["had"] = end.had
     if totals and totals.blocked_calls:
         more["blocked_calls"] = list(totals.blocked_calls)
     return out.model_copy(update=more) if more else out

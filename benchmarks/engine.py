@@ -126,9 +126,7 @@ async def stepwise(
         rss = _rss_mb()
         histories = [await handle.fetch_history() for handle in handles]
     name = "Stepwise, fsync" if fsync else "Stepwise"
-    row = measure(
-        name, "2 pinned + 1 eager", histories, first_type="work", last_type="record", per_step=1, rss_mb=rss
-    )
+    row = measure(name, "2 pinned", histories, first_type="work", last_type="record", per_step=1, rss_mb=rss)
     return row, histories
 
 
@@ -163,29 +161,38 @@ async def replay(server: DevServer, folder: Path) -> dict[str, float]:
     return {"events": len(history.events), **best, "ratio": round(best["stepwise"] / best["bare"], 2)}
 
 
-def one(what: str, flows: int) -> None:
-    """Run one measurement in this process and print it as JSON."""
-    with tempfile.TemporaryDirectory(prefix="stepwise-bench-") as name:
-        folder = Path(name)
-        with DevServer.start(db=folder / "temporal.sqlite", ui=False) as server:
-            if what == "replay":
-                result: dict[str, Any] = asyncio.run(replay(server, folder))
-            elif what.startswith("stepwise"):
-                fsync = what.endswith("fsync")
-                result = asyncio.run(stepwise(server, flows, folder, STEPS[flows], fsync=fsync))[0].as_dict()
-            else:
-                dispatch: Dispatch = (
-                    "eager" if what == "eager" else "pinned" if what == "pinned" else "pinned+local"
-                )
-                result = asyncio.run(bare(server, flows, dispatch)).as_dict()
+def one(what: str, flows: int, folder: Path) -> None:
+    """Run one measurement in this process, in a folder that is left as it is, and print it as JSON."""
+    with DevServer.start(db=folder / "temporal.sqlite", ui=False) as server:
+        if what == "replay":
+            result: dict[str, Any] = asyncio.run(replay(server, folder))
+        elif what.startswith("stepwise"):
+            fsync = what.endswith("fsync")
+            result = asyncio.run(stepwise(server, flows, folder, STEPS[flows], fsync=fsync))[0].as_dict()
+        else:
+            dispatch: Dispatch = (
+                "eager" if what == "eager" else "pinned" if what == "pinned" else "pinned+local"
+            )
+            result = asyncio.run(bare(server, flows, dispatch)).as_dict()
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
     # The SDK's threads may abort a plain exit.
     os._exit(0)
 
 
-def _child(what: str, flows: int) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "benchmarks.engine", "--one", what, "--flows", str(flows)]
+def _child(what: str, flows: int, kept: Path) -> dict[str, Any]:
+    folder = tempfile.mkdtemp(prefix=f"{what}-{flows}-", dir=kept)
+    argv = [
+        sys.executable,
+        "-m",
+        "benchmarks.engine",
+        "--one",
+        what,
+        "--flows",
+        str(flows),
+        "--folder",
+        folder,
+    ]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
         raise SystemExit(f"{what} with {flows} flows failed:\n{done.stderr[-3000:]}")
@@ -194,9 +201,9 @@ def _child(what: str, flows: int) -> dict[str, Any]:
     return found
 
 
-def _side_by_side(flows: int, rounds: int) -> list[dict[str, Any]]:
+def _side_by_side(flows: int, rounds: int, kept: Path) -> list[dict[str, Any]]:
     """Measure all with this many flows, in turns; return of each the measurement with the median rate."""
-    turns = [[_child(what, flows) for what in WHAT] for _ in range(rounds)]
+    turns = [[_child(what, flows, kept) for what in WHAT] for _ in range(rounds)]
     return [
         sorted(measured, key=lambda row: float(row["steps_per_s"]))[rounds // 2]
         for measured in zip(*turns, strict=True)
@@ -245,11 +252,20 @@ def main() -> None:
     parser.add_argument("--flows", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--no-write", action="store_true", help="print only")
+    parser.add_argument("--folder", type=Path, help="where one measurement works (with --one)")
     arguments = parser.parse_args()
     if arguments.one:
-        one(arguments.one, arguments.flows)
-    rows = [row for flows in STEPS for row in _side_by_side(flows, arguments.rounds)]
-    publish(table(rows, _child("replay", 1), arguments.rounds), "measured", write=not arguments.no_write)
+        one(
+            arguments.one,
+            arguments.flows,
+            arguments.folder or Path(tempfile.mkdtemp(prefix="stepwise-bench-")),
+        )
+    # All folders are removed at the end: ext4 is slow to make files for minutes where many were removed.
+    with tempfile.TemporaryDirectory(prefix="stepwise-bench-") as name:
+        kept = Path(name)
+        rows = [row for flows in STEPS for row in _side_by_side(flows, arguments.rounds, kept)]
+        replayed = _child("replay", 1, kept)
+    publish(table(rows, replayed, arguments.rounds), "measured", write=not arguments.no_write)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,8 @@ class WorkOut(Durable):
     """How the work phase ended. ``finished`` alone means the agent ended its turn by itself.
 
     ``elapsed_ms`` is the agent's own time; ``waited_ms`` that for which it waited for people, in milliseconds.
-    ``recorded`` is the record that the call brought along, as it was written.
+    ``recorded`` is the record that the call brought along, as it was written; ``had`` are the ids of what people said
+    while it worked and its session took.
     """
 
     ended: Ended
@@ -210,6 +211,7 @@ class WorkOut(Durable):
     error: ErrorEnvelope | None = None
     ended_at: UtcTime | None = None
     recorded: RecordOut | None = None
+    had: list[str] = []
 
 
 class GateRun(Durable):
@@ -402,8 +404,12 @@ class FlushOut(Durable):
 
 
 class DeliverIn(Durable):
-    """Hand a human's word to the live session of an attempt: text, an answer, or the decision about a call."""
+    """Hand a human's word to the live session of an attempt: text, an answer, or the decision about a call.
 
+    ``id`` is the word's own, by which the result of the work says that its session had it.
+    """
+
+    id: str = ""
     key: AttemptKey
     lease: Lease
     steer: str | None = None
@@ -413,9 +419,10 @@ class DeliverIn(Durable):
 
 
 class DeliverOut(Durable):
-    """Whether a live session took it; ``detail`` says why not."""
+    """Whether a live session took it; ``detail`` says why not, ``unsure`` that it may have, or yet will."""
 
     live: bool
+    unsure: bool = False
     detail: str = ""
 
 

@@ -165,7 +165,7 @@ class Attempts:
         if order is not None and order.action != "continue":
             raise AttemptOver(ended="interrupted", order=order, work=self.carry.work)
         if order is not None:
-            self.take_note(order)
+            self.run.take_note(order)
 
     async def _work(self) -> WorkOut:
         run, step = self.run, self.step
@@ -175,7 +175,7 @@ class Attempts:
         if step.id in state.chosen:
             self.transport = state.chosen[step.id]
             state.chosen = {other: name for other, name in state.chosen.items() if other != step.id}
-        run.live.over()
+        run.live.begin()
         given, decided = run.live.too_late()
         self.given, self.decisions = self.given or given, [*self.decisions, *decided]
         self.note = together(self.note, *state.steers)
@@ -192,11 +192,14 @@ class Attempts:
         )
         limit_s = timeout_s(run.spec, step, "work") + step.interrupt.grace_s + 600
         run.working = self.key()
+        had: list[str] = []
         try:
             out = await self._call(WORK, call, "work", limit_s, lambda found: found.finished_work)
+            had = out.had
         finally:
             run.working = None
-            run.live.over()
+            for text in run.live.end(had):
+                run.say_later(text)
         if out.ended == "approval" or (out.ended == "question" and step.questions.unanswered == "human"):
             run.live.parked(self.key(), out)
         if out.session is not None:
@@ -413,15 +416,6 @@ class Attempts:
         """Whether every phase is finished."""
         carry = self.carry
         return carry.finalize is not None and (carry.route is not None or not self._targets)
-
-    def take_note(self, order: Resume) -> None:
-        """Keep what a person said for the agent that works next, and the transport they chose for this step's next work.
-
-        Where the work of the visit is done already, that is in another visit.
-        """
-        self.run.say_later(order.note)
-        if order.transport is not None:
-            self.run.state.chosen = {**self.run.state.chosen, self.step.id: order.transport}
 
 
 def _took_ms(out: WorkOut | MeasureOut | FinalizeOut | ProposeOut) -> int:

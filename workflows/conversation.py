@@ -282,16 +282,30 @@ class Conversation(ABC):
     # The session that works now.
 
     def _take_steer(self, payload: Steer, settle: Settle) -> Verdict | None:
+        word_id = self.live.word_id()
+
         def told(out: DeliverOut) -> None:
             verdict = Verdict(verdict="accepted", name="steer", message="the agent has it")
-            if not out.live:
+            took = self.live.took(word_id, payload.text, out)
+            if took is None:
+                verdict = _unsure("steer", out)
+            elif not took:
                 verdict = self._queue_steer(payload, out.detail)
             self._heard("steer", payload, verdict, settle)
 
         if self.phases.phase == "work" and self.working is not None:
-            self._deliver({"steer": payload.text}, told)
+            self._deliver({"id": word_id, "steer": payload.text}, told)
             return None
         return self._queue_steer(payload, "no agent works now")
+
+    def take_note(self, order: Resume) -> None:
+        """Keep what a person said for the agent that works next, and the transport they chose for this step's next work.
+
+        Where the work of the visit is done already, that is in another visit.
+        """
+        self.say_later(order.note)
+        if order.transport is not None and self.step is not None:
+            self.state.chosen = {**self.state.chosen, self.step.id: order.transport}
 
     def say_later(self, text: str) -> None:
         """Keep words for the next turn of an agent."""
@@ -322,17 +336,22 @@ class Conversation(ABC):
         else:
             return self.refuse(name, f"{name} answers nothing that is waited for")
 
+        word_id = self.live.word_id()
+
         def told(out: DeliverOut) -> None:
             verdict = Verdict(verdict="accepted", name=name, message="the agent has it")
-            if out.live:
+            took = self.live.took(word_id, word, out)
+            if took:
                 self.live.had(word)
+            elif took is None:
+                verdict = _unsure(name, out)
             else:
                 text = f"given to the agent when it goes on ({out.detail})"[:500]
                 verdict = Verdict(verdict="queued", name=name, message=text)
             self._heard(name, payload, verdict, settle)
 
         self.live.answered(asked_id, word)
-        self._deliver(delivery, told)
+        self._deliver({"id": word_id, **delivery}, told)
         return None
 
     def decision(self, call: CallRequest, payload: Approve | Reject) -> CallDecision:
@@ -396,9 +415,15 @@ class Conversation(ABC):
         """Wait for a person. None: nobody came, and something is done by itself then.
 
         That is so after ``until``; after the deadline of a call, which is then denied; and after the deadline of a
-        wait that has a ``default``, where the step wants it. An interrupt ends the wait until a time, too. Raises
-        Ended on abort and on any other silence.
+        wait that has a ``default``, where the step wants it. An interrupt that came before is waited out first; one
+        that comes while the run waits until a time ends that. Raises Ended on abort and on any other silence.
         """
+        if self.stop_asked and kind not in {"human", "pause"}:
+            order = await self.wait("human", self.interrupted(), human, default=True)
+            if isinstance(order, Resume):
+                if order.action != "continue":
+                    return order
+                self.take_note(order)
         now = workflow.now()
         bounded = until or (
             now + timedelta(seconds=human.deadline) if human.on_silence != "keep_waiting" else None
@@ -441,3 +466,8 @@ class Conversation(ABC):
         self.journal.add("resumed", waited_for=kind, action=action(self._order))
         self.show()
         return self._order
+
+
+def _unsure(name: str, out: DeliverOut) -> Verdict:
+    message = f"given to the agent when it goes on, unless it has it by then ({out.detail})"
+    return Verdict(verdict="queued", name=name, message=message[:500])

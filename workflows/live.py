@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from temporalio import workflow
@@ -14,13 +14,15 @@ from schemas.run_state import Asked
 from workflows.phases import Phases
 
 Told = Callable[[DeliverOut], None]
+Word = Given | CallDecision
 
 
 class Live:
     """Questions and calls that wait while the agent works, and deliveries to its session, one after another.
 
     What was answered too late for the session is kept for the next one: ``given`` by question, ``decided`` by the
-    signature of the call. What it has had is not: it would count twice.
+    signature of the call. What it has had is not: it would count twice. Of what may have reached it, the end of its
+    work says whether it did.
     """
 
     def __init__(self, phases: Phases) -> None:
@@ -30,6 +32,10 @@ class Live:
         self._delivering = False
         self.given: dict[str, Given] = {}
         self.decided: dict[str, CallDecision] = {}
+        self._unsure: dict[str, Word | str] = {}
+        self._had: set[str] = set()
+        self._works = False
+        self._words = 0
 
     @property
     def first(self) -> tuple[Asked, datetime] | None:
@@ -53,9 +59,40 @@ class Live:
         self._asked[asked.id] = (asked, workflow.now())
         return True
 
+    def begin(self) -> None:
+        """Note that a session begins to work: nothing is asked, and it has heard nothing."""
+        self.over()
+        self._unsure.clear()
+        self._had.clear()
+        self._works = True
+
+    def end(self, had: Sequence[str]) -> list[str]:
+        """Note that its work is over, and which words it had; return the texts that it may have had and had not."""
+        self.over()
+        self._works = False
+        self._had.update(had)
+        unsure, self._unsure = self._unsure, {}
+        for word in (what for key, what in unsure.items() if key in self._had and not isinstance(what, str)):
+            self.had(word)
+        return [what for key, what in unsure.items() if key not in self._had and isinstance(what, str)]
+
     def over(self) -> None:
-        """Forget all that was asked: the session works no more."""
+        """Forget all that was asked: nobody waits for it."""
         self._asked.clear()
+
+    def took(self, word_id: str, what: Word | str, out: DeliverOut) -> bool | None:
+        """Tell whether the session has a word; None where only the end of its work will say."""
+        if out.live or word_id in self._had:
+            return True
+        if out.unsure and self._works:
+            self._unsure[word_id] = what
+            return None
+        return False
+
+    def word_id(self) -> str:
+        """Return an id for what a person says now."""
+        self._words += 1
+        return f"word-{self._words}"
 
     def parked(self, key: AttemptKey, out: WorkOut) -> None:
         """Keep what a work phase ended with as asked, until the run waits for it: it can be answered at once."""
@@ -65,7 +102,7 @@ class Live:
         elif call is not None and call.signature not in self.decided:
             self.add(Asked(id=call.call_id, key=key, call=call))
 
-    def answered(self, asked_id: str, word: Given | CallDecision) -> None:
+    def answered(self, asked_id: str, word: Word) -> None:
         """Keep what a person says until the session has it; a second answer finds nothing that waits."""
         self._asked.pop(asked_id, None)
         if isinstance(word, Given):
@@ -73,7 +110,7 @@ class Live:
         else:
             self.decided[word.signature] = word
 
-    def had(self, word: Given | CallDecision) -> None:
+    def had(self, word: Word) -> None:
         """Forget an answer or a decision: the session has it."""
         if isinstance(word, Given):
             self.given.pop(word.question.question_id, None)

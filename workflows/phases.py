@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from schemas.calls import (
@@ -290,7 +290,9 @@ class Phases:
         try:
             return await handle
         except ActivityError as error:
-            return DeliverOut(live=False, detail=failure_of(error))
+            cause = error.cause
+            never = isinstance(cause, ActivityTimeout) and cause.type is TimeoutType.SCHEDULE_TO_START
+            return DeliverOut(live=False, unsure=not never, detail=failure_of(error))
 
     async def consult(self, call: ConsultIn, limit_s: float) -> ConsultOut:
         """Ask the developer model, which may take ``limit_s`` seconds. Raises PhaseLost, Refused."""

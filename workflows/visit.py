@@ -120,7 +120,7 @@ class Visit:
         if order is not None and order.action != "continue":
             return await self._ordered(order, facts)
         if order is not None:
-            self._at.take_note(order)
+            self._run.take_note(order)
         if step.approval == "after":
             answer = await self._approved_after()
             if answer is not None:
@@ -250,16 +250,15 @@ class Visit:
     async def _limited(self, work: WorkOut | None, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until the provider's limit is over; where somebody interrupts, for a person."""
         run = self._run
-        if not run.stop_asked:
-            order = await run.wait(
-                "rate_limit",
-                "the provider refuses until then",
-                self._step.human,
-                until=self._until(work),
-                default=True,
-            )
-            if order is not None:
-                return await self._ordered(order, facts)
+        order = await run.wait(
+            "rate_limit",
+            "the provider refuses until then",
+            self._step.human,
+            until=self._until(work),
+            default=True,
+        )
+        if order is not None:
+            return await self._ordered(order, facts)
         return await self._ask("human", run.interrupted(), facts) if run.stop_asked else None
 
     def _until(self, work: WorkOut | None) -> datetime:
@@ -313,7 +312,7 @@ class Visit:
         """Do what a resume says: None for another attempt, a decision that leaves the step otherwise."""
         if not isinstance(order, Resume):
             return await self._ask("human", "this does not answer the wait; use resume", facts)
-        self._at.take_note(order)
+        self._run.take_note(order)
         if order.action == "continue":
             if self._at.complete:
                 self._at.carry = Carry()
@@ -339,7 +338,7 @@ class Visit:
         if run.state.input.approval != "auto":
             order = await run.boundary()
         if isinstance(order, Resume) and order.action in {"continue", "retry"}:
-            self._at.take_note(order)
+            self._run.take_note(order)
             order = None
         if order is None:
             order = await self._decided("before", f"may {step.id} start?")
@@ -347,7 +346,7 @@ class Visit:
             order = await run.wait("human", order.reason or f"{step.id} was rejected", step.human)
         facts = StepFacts(status="UNVERIFIED")
         while isinstance(order, Resume):
-            self._at.take_note(order)
+            self._run.take_note(order)
             if order.action in {"continue", "retry"}:
                 break
             outcome = decide(step, run.routing, facts, None, _directive(order))

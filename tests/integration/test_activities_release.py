@@ -155,6 +155,21 @@ async def test_a_run_whose_clone_is_elsewhere_is_fetched_from_its_bundle(
     assert held.released_at is not None
 
 
+async def test_a_run_whose_branch_an_agent_deleted_is_fetched_from_its_bundle(driver: Driver) -> None:
+    await driver.work()
+    workspace = driver.ctx.folder(RUN).workspace
+    git(workspace, "update-ref", "-d", f"refs/heads/stepwise/{RUN}")
+
+    released = await driver.release()
+
+    assert released.git is not None
+    subprocess.run(shlex.split(released.git.fetch), cwd=driver.repo, check=True, capture_output=True)
+    assert git(driver.repo, "show", f"stepwise/{RUN}:made.txt") == "made"
+    record = driver.ctx.runs.get(RUN)
+    assert record is not None
+    assert released.git.head == record.head
+
+
 async def test_releasing_ends_what_the_run_left_running(driver: Driver) -> None:
     environment = driver.ctx.folder(RUN).environment(driver.ctx.folder(RUN).private / "x", ())
     orphan = asyncio.ensure_future(

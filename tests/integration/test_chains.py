@@ -26,10 +26,14 @@ from flow_kit import (
     turn,
     write,
 )
-from run_kit import READ_ONLY
+from home_kit import at_home
+from interrupt_kit import holding, interrupted
+from run_kit import READ_ONLY, update
 
+import worker
 from schemas.run import FlowResult
 from system.devserver import DevServer
+from transports.stub import StubTransport
 
 
 def write_flows(folder: Path, *flows: Mapping[str, Any]) -> None:
@@ -247,3 +251,26 @@ async def test_a_chain_to_a_flow_that_is_gone_is_refused_before_the_first_step(
     assert done.returncode == 1
     assert "small.yaml" in done.stdout
     assert "'gone'" in done.stdout
+
+
+class Other(StubTransport):
+    """A second transport, which a person may choose."""
+
+    name = "other"
+
+
+async def test_a_transport_that_a_person_chose_for_a_step_is_not_that_of_the_next_flows_step_of_the_same_name(
+    chained: Rig, repo: Path, tmp_path: Path, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "open_transports", lambda _: {"stub": StubTransport(), "other": Other()})
+    go = tmp_path / "go"
+    async with at_home(chained, tmp_path, STEPWISE_FLOW_PATHS=str(flows)) as home:
+        start(home, "chosen", repo, "to-plain", turns(holding("finalize", go)))
+        await home.until("chosen", lambda now: now.get("phase") == "finalize")
+        await update(home, "chosen", "interrupt")
+        go.touch()
+        await interrupted(home, "chosen")
+        await update(home, "chosen", "resume", {"transport": "other"})
+        result = await ended(home, "chosen", "verified")
+        transports = [(one.flow_key, one.transport) for one in home.receipts(result.run_id)]
+    assert transports == [("to-plain", "stub"), ("plain", "stub")]

@@ -41,9 +41,10 @@ async def test_words_reach_the_agent_at_work(run: Run) -> None:
     work = asyncio.ensure_future(run.work())
     await at_work(run.driver)
 
-    assert await run.deliver(steer="to the left") == DeliverOut(live=True)
+    assert await run.deliver(id="word-1", steer="to the left") == DeliverOut(live=True)
 
-    assert (await work).ended == "finished"
+    out = await work
+    assert (out.ended, out.had) == ("finished", ["word-1"])
     assert file_of(run.driver, "heard.txt") == "to the left"
     assert "to the left" in transcript_of(run.driver)
 
@@ -109,10 +110,10 @@ class DeafSession(StubSession):
     hangs = False
 
     async def steer(self, text: str) -> bool:
-        await super().steer(text)
         if self.hangs:
+            self.hangs = False
             await asyncio.Event().wait()
-        return False
+        return await super().steer(text) and text == "now"
 
 
 class Deaf(StubTransport):
@@ -154,6 +155,9 @@ async def test_a_session_that_does_not_take_words_is_not_waited_for(
     transport.may_open.set()
     await at_work(run.driver)
 
-    assert await run.deliver(steer="hello?") == DeliverOut(live=False, detail=detail)
+    assert await run.deliver(steer="hello?") == DeliverOut(live=False, unsure=hangs, detail=detail)
 
-    assert (await work).ended == "finished"
+    if hangs:
+        assert (await run.deliver(id="word-2", steer="now")).live
+    out = await work
+    assert (out.ended, out.had) == ("finished", ["word-2"] if hangs else [])

@@ -58,6 +58,16 @@ class Found:
     newest: Savepoint | None = None
 
 
+@dataclass(frozen=True)
+class _Loss:
+    """How work ended that did not come back, by how that showed, and what a person reads of it."""
+
+    ended: Ended
+    reason: PartialReason
+    method: StopMethod | None
+    words: str
+
+
 def look_up(ctx: WorkerContext, lost: Recover) -> Found:
     """Read what the store has of a lost phase. Blocks; raises StoreUnavailable, EvidenceCorrupt."""
     key = lost.key
@@ -140,7 +150,7 @@ def _lost_work(
     trace: Trace | None,
     totals: AttemptTotals,
 ) -> WorkOut:
-    ended, reason, method = _how(lost.failure)
+    loss = _loss(lost.failure)
     session = handoff.session if handoff else None
     if trace is not None and session is None:
         session_id = totals.session_id or trace.session_id
@@ -148,9 +158,9 @@ def _lost_work(
             transport=trace.transport, session_id=session_id, resumable=session_id is not None
         )
     return WorkOut(
-        ended=ended,
-        reason=handoff.reason if handoff else reason,
-        stop_method=handoff.stop_method if handoff else method,
+        ended=loss.ended,
+        reason=handoff.reason if handoff else loss.reason,
+        stop_method=handoff.stop_method if handoff else loss.method,
         session=session,
         session_mode=trace.session_mode if trace else None,
         transport=trace.transport if trace else "",
@@ -165,7 +175,7 @@ def _lost_work(
         tool_calls=totals.tool_calls,
         tools_blocked=totals.blocked,
         **({"blocked_calls": list(totals.blocked_calls)} if totals.blocked_calls else {}),
-        stop_reason=ended,
+        stop_reason=loss.ended,
         savepoint=kept.savepoint,
     )
 
@@ -190,7 +200,7 @@ async def _store(
             session=out.session,
             last_tool_calls=list(totals.last_calls),
             transcript=logs.get("transcript"),
-            summary=_what_happened(lost.failure),
+            summary=_loss(lost.failure).words,
             resume_hint=hint(reason),
         )
         partial = await asyncio.to_thread(write_partial, ctx, handoff)
@@ -231,17 +241,12 @@ def _totals_of(intent: WorkIntent | None) -> AttemptTotals:
     )
 
 
-def _how(failure: str) -> tuple[Ended, PartialReason, StopMethod | None]:
+def _loss(failure: str) -> _Loss:
     if failure == CANCELLED:
-        return "interrupted", "interrupt", None
+        return _Loss("interrupted", "interrupt", None, "It was stopped before a worker had begun with it.")
+    words = f"The worker was lost while the agent worked: {failure or 'no reason known'}."
     if "WorkerShutdown" in failure:
-        return "worker_shutdown", "worker_shutdown", "killed"
+        return _Loss("worker_shutdown", "worker_shutdown", "killed", words)
     if "start_to_close" in failure:
-        return "timeout", "timeout", "killed"
-    return "crash", "crash", "killed"
-
-
-def _what_happened(failure: str) -> str:
-    if failure == CANCELLED:
-        return "It was stopped before the agent was asked."
-    return f"The worker was lost while the agent worked: {failure or 'no reason known'}."
+        return _Loss("timeout", "timeout", "killed", words)
+    return _Loss("crash", "crash", "killed", words)

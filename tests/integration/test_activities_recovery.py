@@ -14,7 +14,7 @@ from flow_kit import git, make_repository
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from schemas.calls import AttemptKey, Recover, WorkOut
+from schemas.calls import CANCELLED, AttemptKey, Recover, WorkOut
 from schemas.facts import StepFacts
 from schemas.handoff import PartialHandoff
 from system.processes import end_leftovers, leftovers, shutdown
@@ -53,10 +53,17 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def recovered(root: Path, phase: str, *, data: str = "data", worker_id: str = "w1") -> Driver:
+async def recovered(
+    root: Path,
+    phase: str,
+    *,
+    data: str = "data",
+    worker_id: str = "w1",
+    failure: str = "time-out (heartbeat)",
+) -> Driver:
     driver = Driver(make_worker(root, data=data, worker_id=worker_id), root / "repo")
     await driver.resolve()
-    lost = Recover.model_validate({"key": driver.key(), "phase": phase, "failure": "time-out (heartbeat)"})
+    lost = Recover.model_validate({"key": driver.key(), "phase": phase, "failure": failure})
     await driver.acquire(lost)
     return driver
 
@@ -226,17 +233,24 @@ async def test_what_an_agent_committed_itself_before_the_crash_is_counted_as_its
     assert acquired.partial_work.savepoint is not None
 
 
-async def test_recovery_repeated_returns_the_same_partial(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("failure", "ended"), [("time-out (heartbeat)", "crash"), (CANCELLED, "interrupted")]
+)
+async def test_recovery_repeated_returns_the_same_end_and_the_same_partial(
+    root: Path, failure: str, ended: str
+) -> None:
     run_until_killed(root, "", HALF)
-    first = await recovered(root, "work")
-    second = await recovered(root, "work")
+    first = (await recovered(root, "work", failure=failure)).acquired
+    second = (await recovered(root, "work", failure=failure)).acquired
 
-    assert first.acquired is not None
-    assert second.acquired is not None
-    assert first.acquired.partial == second.acquired.partial
-    assert second.acquired.lease.epoch == first.acquired.lease.epoch + 1
-    assert second.acquired.partial_work is not None
-    assert second.acquired.partial_work.ended == "crash"
+    assert first is not None
+    assert second is not None
+    assert second.lease.epoch == first.lease.epoch + 1
+    # What was stored as interrupted is a result; the run does the same with either.
+    works = [one.partial_work or one.finished_work for one in (first, second)]
+    assert works[0] == works[1]
+    assert works[0] is not None
+    assert (works[0].ended, works[0].partial) == (ended, first.partial)
 
 
 async def test_an_attempt_that_never_began_leaves_nothing(root: Path) -> None:

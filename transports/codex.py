@@ -35,6 +35,7 @@ CAPABILITIES: Final = TransportCapabilities(
 
 DEFAULT_MODEL: Final = "gpt-5.5"
 """The program's own default runs tools from scripts, in which a call of a tool is not seen as one."""
+_EXPOSED: Final = "the sandbox of Codex lets commands write below /dev, where {} is: set STEPWISE_DATA_DIR to a folder on a disk"
 _CALL_S: Final = 60.0
 _VERSION: Final = "1"
 # What is told of a turn and not read here; diffs and outputs can be large.
@@ -53,26 +54,38 @@ _UNHEARD: Final = (
 
 
 class CodexTransport:
-    """Drives Codex; ``command`` is its program (default: the installed one), ``environment`` has its key and address."""
+    """Drives Codex; ``command`` is its program (default: the installed one), ``environment`` has its key and address.
+
+    ``kept`` is the folder in which a worker keeps what no agent may write.
+    """
 
     name = "codex"
     capabilities = CAPABILITIES
     reports_cost = False
 
     def __init__(
-        self, command: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        *,
+        kept: Path | None = None,
     ) -> None:
         self._command = command
+        self._kept = kept
         self._environment = environment
         self._sandboxed = False
 
     def is_available(self) -> Availability:
-        """Say whether the program is installed; starts nothing."""
+        """Say whether the program is installed, and can be held to its place; starts nothing."""
+        if self._kept is not None and self._kept.resolve().is_relative_to("/dev"):
+            return Availability(ok=False, reason=_EXPOSED.format(self._kept))
         return program.availability(Path(self._command[0]) if self._command else program.find_program())
 
     async def open_session(self, spec: SessionSpec, emit: Emit) -> CodexSession:
         """Open a session, or go on with one; raises TransportError, also where commands cannot be sandboxed."""
         command = self._found()
+        if not self.is_available().ok:
+            raise _unusable("sandbox_unavailable", self.is_available().reason)
         folders = Folders.of(spec)
         env = program.program_environment(spec, folders, self._environment)
         if not env.get(KEY):

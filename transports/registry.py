@@ -27,7 +27,7 @@ TRANSPORTS: Final[Mapping[str, Factory]] = MappingProxyType(
     {
         "claude-cli": lambda _: ClaudeCliTransport(),
         "claude-sdk": lambda _: ClaudeSdkTransport(),
-        "codex": lambda _: CodexTransport(),
+        "codex": lambda settings: CodexTransport(kept=settings.data_dir),
         "gemini-cli": lambda _: GeminiCliTransport(),
         "stub": _stub,
     }

@@ -19,6 +19,7 @@ from schemas.events import TransportEvent
 from schemas.handoff import HandoffDraft
 from schemas.questions import Answer, Question
 from schemas.routing import RoutingSignal
+from schemas.settings import WorkerSettings
 from system import processes
 from transports import registry
 from transports.codex import CodexTransport
@@ -237,6 +238,20 @@ async def test_without_the_program_it_says_how_to_install_it(
 
 def test_where_it_is_installed_it_is_available() -> None:
     assert registry.open("codex").is_available().ok
+
+
+async def test_a_worker_that_keeps_its_runs_where_the_sandbox_lets_commands_write_does_not_offer_it(
+    tmp_path: Path,
+) -> None:
+    link = tmp_path / "data"
+    link.symlink_to("/dev/shm")
+    for place in (Path("/dev/shm/stepwise"), link / "runs"):
+        said = registry.open("codex", settings=WorkerSettings(data_dir=place)).is_available()
+        assert not said.ok
+        assert "set STEPWISE_DATA_DIR" in said.reason
+        transport = CodexTransport(environment={"OPENAI_API_KEY": KEY}, kept=place)
+        with pytest.raises(TransportError, match="STEPWISE_DATA_DIR"):
+            await transport.open_session(spec_in(tmp_path), lambda _: None)
 
 
 async def test_where_commands_cannot_be_sandboxed_no_session_is_opened(tmp_path: Path) -> None:

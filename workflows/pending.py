@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from policy.plain import code, inline, quoted
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, LegalAnswer, PendingItem, RunState, Waiting
 from workflows.messages import Situation
 
+Choice = tuple[str, str, dict[str, Any] | None]
+"""A message's name, what it does in words, and what is to be sent with it."""
+LINES: Final = " \\\n  "
+"""Between the parts of a command that is to be read in a narrow column, and can be copied from there."""
 
-def command(workflow_id: str, name: str, payload: dict[str, Any] | None = None) -> str:
+
+def command(workflow_id: str, name: str, payload: dict[str, Any] | None = None, *, between: str = " ") -> str:
     """Return the command that sends a message and says at once what became of it."""
-    typed = f"temporal workflow update execute --workflow-id {quoted(workflow_id)} --name {name}"
-    if not payload:
-        return typed
-    return f"{typed} --input {quoted(json.dumps(payload, ensure_ascii=False))}"
+    parts = ["temporal workflow update execute", f"--workflow-id {quoted(workflow_id)} --name {name}"]
+    if payload:
+        parts.append(f"--input {quoted(json.dumps(payload, ensure_ascii=False))}")
+    return between.join(parts)
 
 
 def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, done: bool) -> str:
@@ -36,8 +41,15 @@ def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, do
 
 def answers(state: RunState, waiting: Waiting, now: Situation) -> list[LegalAnswer]:
     """Return the messages that answer a wait, the likeliest first, each with its command."""
-    workflow_id = state.workflow_id
-    found: list[tuple[str, str, dict[str, Any] | None]] = []
+    return [
+        LegalAnswer(message=name, help=words, command=command(state.workflow_id, name, payload))
+        for name, words, payload in choices(waiting, now)
+    ]
+
+
+def choices(waiting: Waiting, now: Situation) -> list[Choice]:
+    """Return what can be said in a wait, the likeliest first."""
+    found: list[Choice] = []
     match waiting.kind:
         case "approval":
             found = [
@@ -68,10 +80,7 @@ def answers(state: RunState, waiting: Waiting, now: Situation) -> list[LegalAnsw
     if now.live:
         found.append(("interrupt", "stop the agent", None))
     found.append(("abort", "end the run", None))
-    return [
-        LegalAnswer(message=name, help=words, command=command(workflow_id, name, payload))
-        for name, words, payload in found
-    ]
+    return found
 
 
 def pending_items(

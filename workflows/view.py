@@ -13,7 +13,7 @@ from schemas.flow import FlowSpec
 from schemas.run import StepSummary
 from schemas.run_state import RunState, State, WaitFor, Waiting
 from workflows.messages import Situation
-from workflows.pending import answers, asked_lines, next_command
+from workflows.pending import LINES, asked_lines, choices, command, next_command
 
 FLOW_KEY = SearchAttributeKey.for_keyword("StepwiseFlow")
 STEP_KEY = SearchAttributeKey.for_keyword("StepwiseStep")
@@ -99,8 +99,8 @@ def details(
         return "\n".join(lines)
     asked = asked_lines(situation.question, situation.call)
     lines += ["", *asked, "", "What you can type:", "```"]
-    for one in answers(state, waiting, situation):
-        lines += [f"# {one.help}", one.command]
+    for name, words, payload in choices(waiting, situation):
+        lines += [f"# {words}", command(state.workflow_id, name, payload, between=LINES)]
     return "\n".join([*lines, "```"])
 
 

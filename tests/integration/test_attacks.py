@@ -178,7 +178,7 @@ async def test_an_agents_words_are_only_words_wherever_they_show(desk: Rig, repo
     assert [line for line in lines if line.startswith("What you can type:")] == ["What you can type:"]
     fences = [number for number, line in enumerate(lines) if line.startswith("```")]
     assert len(fences) == 2
-    offered = lines[fences[0] + 1 : fences[1]]
+    offered = "\n".join(lines[fences[0] + 1 : fences[1]]).replace(" \\\n  ", " ").splitlines()
     assert all(line.startswith(("# ", "temporal workflow update execute ")) for line in offered), offered
     assert "![" not in details
     assert unseen(status["next_command"]) == []

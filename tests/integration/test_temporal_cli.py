@@ -123,7 +123,7 @@ def test_metadata_lists_every_message_with_its_help_and_shows_the_table(desk: Ri
     assert re.match(r"\*\*.*paused?", details), details
     assert re.search(r"^\| step\s+\| now\s", details, re.MULTILINE)
     assert re.search(r"^\| only\s.*\| 1\s+\|", details, re.MULTILINE)
-    assert "temporal workflow update execute --workflow-id paused --name resume" in details
+    assert "temporal workflow update execute \\\n  --workflow-id paused --name resume\n" in details
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,10 @@ async def test_a_run_is_started_steered_read_and_replayed_from_the_temporal_ui(
     assert (await ui.details())["implement"] == ["waits after work (iteration 1)", "", "1", ""]
     await expect(ui.box("Summary").get_by_text("fix: mean() is wrong")).to_be_visible()
     await expect(ui.box("Details").locator("em", has_text="support")).to_be_visible()
-    next_command = "temporal workflow update execute --workflow-id from-the-ui --name resume"
-    await expect(now.get_by_text(next_command)).to_be_visible()
+    commands = now.locator("pre", has_text="temporal workflow update execute")
+    next_command = "temporal workflow update execute \\ --workflow-id from-the-ui --name resume"
+    await expect(commands).to_contain_text(next_command)
+    assert await commands.evaluate("box => box.scrollWidth <= box.clientWidth"), "a command is cut off"
 
     await ui.signal("resume")
     assert (await ui_rig.result("from-the-ui")).outcome == "verified"

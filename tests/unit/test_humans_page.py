@@ -17,7 +17,7 @@ BLOCKS = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", TEXT, re.MULTILINE | re.
 TYPED = sorted(
     {
         line.removeprefix("$ ")
-        for line in BLOCKS.splitlines()
+        for line in BLOCKS.replace(" \\\n  ", " ").splitlines()
         if line.removeprefix("$ ").startswith("temporal workflow")
     }
 )

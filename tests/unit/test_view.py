@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,7 +111,8 @@ def test_the_end_shows_the_outcome_and_no_step_as_running() -> None:
 
 def test_a_wait_shows_everything_that_can_be_typed_each_with_what_it_does() -> None:
     text = shown(state(), step_id="mend", waiting=waiting("approval", reason="may mend start?"))
-    typed = text.split("What you can type:\n```\n")[1].removesuffix("```").splitlines()
+    block = text.split("What you can type:\n```\n")[1].removesuffix("```")
+    typed = block.replace(" \\\n  ", " ").splitlines()
     assert typed[::2] == [
         "# let it pass",
         "# refuse it",
@@ -119,6 +121,10 @@ def test_a_wait_shows_everything_that_can_be_typed_each_with_what_it_does() -> N
         "# end the run",
     ]
     assert typed[1] == "temporal workflow update execute --workflow-id r --name approve"
+    assert max(map(len, block.splitlines())) <= 40, "the page's column is narrow"
+    program, *said = shlex.split(block.split("# refuse it\n")[1].split("\n#")[0])
+    assert program == "temporal"
+    assert said[-2:] == ["--input", '{"reason": "…"}'], "a shell reads it as one command"
 
 
 def test_a_question_is_shown_with_its_options() -> None:
@@ -139,4 +145,4 @@ def test_a_call_that_asks_is_shown_with_its_reason_and_cannot_break_out_of_its_q
     call = CallRequest(call_id="c", signature="s", tool_name="run", input="rm `x`", reason="it deletes")
     text = shown(state(), step_id="mend", waiting=waiting("approval"), call=call)
     assert "`run` `rm 'x'`: it deletes" in text
-    assert '--name approve --input \'{"remember": "run"}\'' in text
+    assert '--name approve \\\n  --input \'{"remember": "run"}\'' in text

@@ -152,6 +152,7 @@ class Rig:
     client: Client
     task_queue: str
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: set[str] = field(default_factory=set)
 
     @property
     def store(self) -> Path:
@@ -216,7 +217,10 @@ class Rig:
         """Start a flow as a person does: with the Temporal CLI.
 
         What a fixture left running under this id is over: it is set up again where tests are given to another process.
+        Two tests of one rig with the same id would be a mistake.
         """
+        assert workflow_id not in self.started, f"{workflow_id} was started before"
+        self.started.add(workflow_id)
         done = self.temporal(
             "workflow", "start", "--type", "Flow", "--task-timeout", "3s", "--task-queue", self.task_queue, "--workflow-id", workflow_id,
             "--id-conflict-policy", "TerminateExisting", "--static-summary", "a test", "--input", json.dumps(flow_input),

@@ -175,7 +175,7 @@ class Attempts:
         if step.id in state.chosen:
             self.transport = state.chosen[step.id]
             state.chosen = {other: name for other, name in state.chosen.items() if other != step.id}
-        run.live.begin()
+        run.live.over()
         given, decided = run.live.too_late()
         self.given, self.decisions = self.given or given, [*self.decisions, *decided]
         self.note = together(self.note, *state.steers)

@@ -34,7 +34,7 @@ class Live:
         self.decided: dict[str, CallDecision] = {}
         self._unsure: dict[str, Word | str] = {}
         self._had: set[str] = set()
-        self._works = False
+        self._open: set[str] = set()
         self._words = 0
 
     @property
@@ -59,17 +59,10 @@ class Live:
         self._asked[asked.id] = (asked, workflow.now())
         return True
 
-    def begin(self) -> None:
-        """Note that a session begins to work: nothing is asked, and it has heard nothing."""
-        self.over()
-        self._unsure.clear()
-        self._had.clear()
-        self._works = True
-
     def end(self, had: Sequence[str]) -> list[str]:
         """Note that its work is over, and which words it had; return the texts that it may have had and had not."""
         self.over()
-        self._works = False
+        self._open.clear()
         self._had.update(had)
         unsure, self._unsure = self._unsure, {}
         for word in (what for key, what in unsure.items() if key in self._had and not isinstance(what, str)):
@@ -81,18 +74,20 @@ class Live:
         self._asked.clear()
 
     def took(self, word_id: str, what: Word | str, out: DeliverOut) -> bool | None:
-        """Tell whether the session has a word; None where only the end of its work will say."""
+        """Tell whether the session has a word; None where only the end of the work that it was said to will say."""
         if out.live or word_id in self._had:
             return True
-        if out.unsure and self._works:
+        if out.unsure and word_id in self._open:
             self._unsure[word_id] = what
             return None
         return False
 
     def word_id(self) -> str:
-        """Return an id for what a person says now."""
+        """Return an id for what a person says to the session that works now."""
         self._words += 1
-        return f"word-{self._words}"
+        word_id = f"word-{self._words}"
+        self._open.add(word_id)
+        return word_id
 
     def parked(self, key: AttemptKey, out: WorkOut) -> None:
         """Keep what a work phase ended with as asked, until the run waits for it: it can be answered at once."""

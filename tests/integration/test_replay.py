@@ -115,6 +115,7 @@ async def test_the_newest_run_of_an_id_is_meant_and_an_older_one_can_be_named(
     going_on = await replay(desk, "twice")
     await handle.terminate("enough")
     cut = await replay(desk, "twice")
+    desk.started.remove("twice")
     await played(desk, "twice", repo, TWO_STEPS, script(only=turn(OK)))
     newest = await replay(desk, "twice")
     named = await replay(desk, "twice", "--run-id", older)

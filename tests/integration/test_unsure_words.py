@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Rig
-from flow_kit import flow, hold, linear, script, step, transcript_of, turn
-from home_kit import at_home
-from run_kit import ended, start, update, working
+from flow_kit import flow, linear, script, step, transcript_of, turn
+from home_kit import at_home, begun_at_home
+from interrupt_kit import until_there
+from run_kit import ended, start, update
 
 from activities import deliver as module
 from transports.stub_session import StubSession
@@ -36,8 +37,8 @@ async def test_words_of_which_only_the_end_of_the_work_says_whether_they_were_ta
     monkeypatch.setattr(module, "LIMIT_S", 0.1)
     name, go = f"unsure-{took}", tmp_path / "go"
     async with at_home(desk, tmp_path) as home:
-        start(home, name, repo, SPEC, script(one=turn(hold(go))))
-        await working(home, name)
+        start(home, name, repo, SPEC, script(one=turn({"do": "run", "argv": until_there(go)})))
+        await begun_at_home(go)
         verdict = await update(home, name, "steer", {"text": WORDS})
         assert verdict["verdict"] == "queued"
         assert "unless it has it by then" in verdict["message"]

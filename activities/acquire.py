@@ -300,6 +300,7 @@ async def _ready(
         search_attributes=await _has_search_attributes(ctx),
         forked=forked,
         rebuilt=rebuilt,
+        takes_records=True,
         finished_work=found.work,
         finished_measure=found.measure,
         finished_finalize=found.finalize,

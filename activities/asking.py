@@ -226,12 +226,18 @@ class Desk:
     # What the work phase calls.
 
     async def had(self) -> list[str]:
-        """Return the ids of what the session took of what people said; what it has not taken by now, it never will."""
+        """Return the ids of what the session took of what people said, now that its turn is over.
+
+        What is on its way to it gets a moment to arrive, and is called back then.
+        """
+        self.close()
         saying = [said for said in self._steered.values() if not said.done()]
-        for said in saying:
-            said.cancel()
         if saying:
-            await asyncio.wait(saying, timeout=_STEER_END_S)
+            _, late = await asyncio.wait(saying, timeout=_STEER_END_S)
+            for said in late:
+                said.cancel()
+            if late:
+                await asyncio.wait(late, timeout=_STEER_END_S)
         return [*filter(None, self._had), *(word for word, said in self._steered.items() if _took(said))]
 
     @property

@@ -12,7 +12,7 @@ from activities.context import WorkerContext
 from activities.errors import translated
 from schemas.calls import DeliverIn, DeliverOut
 from schemas.errors import LeaseLost
-from store.errors import NotStored
+from store.errors import NotStored, StoreUnavailable
 
 LIMIT_S: Final = 5.0
 """How long a session may take to accept what it is told, in seconds."""
@@ -21,17 +21,18 @@ LIMIT_S: Final = 5.0
 async def deliver(ctx: WorkerContext, call: DeliverIn) -> DeliverOut:
     """Hand over a word, once however often it is delivered. That nobody takes it is a value, with the reason."""
     with translated():
+        until = asyncio.get_running_loop().time() + LIMIT_S
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout_at(until):
                 await ctx.check_lease(call.key.run_id, call.lease)
-        except (LeaseLost, NotStored) as error:
+        except (LeaseLost, NotStored, StoreUnavailable) as error:
             return _not_taken(str(error))
         except TimeoutError:
             return _not_taken(_late())
-        return await _hand_over(ctx, call)
+        return await _hand_over(ctx, call, until)
 
 
-async def _hand_over(ctx: WorkerContext, call: DeliverIn) -> DeliverOut:
+async def _hand_over(ctx: WorkerContext, call: DeliverIn, until: float) -> DeliverOut:
     desk = ctx.sessions.desk(call.key)
     if desk is None or desk.is_over:
         return _not_taken("no agent is at work on this attempt")
@@ -40,18 +41,18 @@ async def _hand_over(ctx: WorkerContext, call: DeliverIn) -> DeliverOut:
     if call.decision is not None:
         return desk.take(call.call_id or "", call.decision, call.id)
     if call.steer is not None:
-        return await _steer(ctx, desk, call.steer, call.id)
+        return await _steer(ctx, desk, call.steer, call.id, until)
     return _not_taken("there is nothing to deliver")
 
 
-async def _steer(ctx: WorkerContext, desk: Desk, text: str, word: str) -> DeliverOut:
+async def _steer(ctx: WorkerContext, desk: Desk, text: str, word: str, until: float) -> DeliverOut:
     held = ctx.sessions.held(desk.key)
     if held is None:
         return _not_taken("the agent's session is not open yet")
     info = activity.info()
     word = word or f"{info.workflow_run_id}/{info.activity_id}"
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout_at(until):
             took = await desk.steer(text, word, held.session.steer)
     except TimeoutError:
         return DeliverOut(live=False, unsure=True, detail=_late())

@@ -274,7 +274,10 @@ class ForkState(Durable):
 
 
 class AcquireOut(Durable):
-    """What the run now stands on. ``finished`` carries the result of the phase that was thought lost."""
+    """What the run now stands on. ``finished`` carries the result of the phase that was thought lost.
+
+    ``takes_records``: its worker writes a record that comes with work (one of before does not know that).
+    """
 
     lease: Lease
     queue: str
@@ -288,6 +291,7 @@ class AcquireOut(Durable):
     search_attributes: bool = False
     forked: ForkState | None = None
     rebuilt: bool = False
+    takes_records: bool = False
     finished_work: WorkOut | None = None
     finished_measure: MeasureOut | None = None
     finished_finalize: FinalizeOut | None = None

@@ -196,6 +196,9 @@ class Attempts:
         try:
             out = await self._call(WORK, call, "work", limit_s, lambda found: found.finished_work)
             had = out.had
+        except AttemptOver as over:
+            had = over.work.had if over.work is not None else []
+            raise
         finally:
             run.working = None
             for text in run.live.end(had):
@@ -349,7 +352,7 @@ class Attempts:
         )
         # Asked before a local activity: the task that brings its end need not be the one in which a replay sees it.
         run.is_long = workflow.info().is_continue_as_new_suggested()
-        with_work = over is None and not run.is_long and workflow.patched(RECORD_WITH_WORK)
+        with_work = self._work_follows(outcome) and not run.is_long and workflow.patched(RECORD_WITH_WORK)
 
         def written(stored: RecordOut) -> None:
             self._recorded(key, stored, finished=over is None)
@@ -361,6 +364,17 @@ class Attempts:
                 call = call.model_copy(update={"journal": run.journal.batch()})
             written(await run.phases.record(call, local=local))
         self.note = None if over is None else self.note
+
+    def _work_follows(self, outcome: RoutingOutcome | None) -> bool:
+        """Whether the next thing the run does is the work of a step, unless a person wants something else.
+
+        At a gate, and where the run may end, people are asked or heard when the record is written, and only then.
+        """
+        if outcome is None or outcome.decision in {"terminate", "escalate"} or outcome.next_step_id is None:
+            return False
+        following = self.run.spec.step(outcome.next_step_id)
+        ungated = self.step.approval != "after" and following is not None and following.approval != "before"
+        return ungated and acquired(self.run.state).takes_records
 
     def _recorded(self, key: AttemptKey, stored: RecordOut, *, finished: bool) -> None:
         """Remember where receipt and envelope of an attempt are."""

@@ -38,6 +38,8 @@ from workflows.view import WAITS
 from workflows.words import action, because, by, call_reason, said, silence
 
 Order = Resume | Approve | Reject | ExtendBudget | Given
+INTERRUPT_FIRST = "interrupt-first"
+"""The patch with which an interrupt holds before a wait for words, too."""
 MAX_STEERS = 20
 """Texts that may be queued for an agent's next turn."""
 
@@ -391,6 +393,18 @@ class Conversation(ABC):
             order = await self.wait("pause", self.state.pause_reason, human, default=True)
         return order if isinstance(order, Resume) else None
 
+    async def interrupted_first(self) -> Resume | None:
+        """Wait out an interrupt that came when nothing could be stopped any more, before the run waits for words.
+
+        Runs from before the patch forgot it.
+        """
+        if not self.stop_asked or not workflow.patched(INTERRUPT_FIRST):
+            return None
+        order = await self.wait(
+            "human", self.interrupted(), self.step.human if self.step else Human(), default=True
+        )
+        return order if isinstance(order, Resume) else None
+
     def interrupted(self) -> str:
         """Return who interrupted the run, and why, as far as they said."""
         asked = self.state.interrupt or Interrupt()
@@ -415,14 +429,15 @@ class Conversation(ABC):
         """Wait for a person. None: nobody came, and something is done by itself then.
 
         That is so after ``until``; after the deadline of a call, which is then denied; and after the deadline of a
-        wait that has a ``default``, where the step wants it. An interrupt that came before is waited out first; one
-        that comes while the run waits until a time ends that. Raises Ended on abort and on any other silence.
+        wait that has a ``default``, where the step wants it. An interrupt that came before a wait for words is waited
+        out first; one that comes while the run waits until a time ends that. Raises Ended on abort and on any other
+        silence.
         """
-        if self.stop_asked and kind not in {"human", "pause"}:
-            order = await self.wait("human", self.interrupted(), human, default=True)
-            if isinstance(order, Resume):
-                if order.action != "continue":
-                    return order
+        if kind in {"answer", "budget", "approval"}:
+            order = await self.interrupted_first()
+            if order is not None and order.action != "continue":
+                return order
+            if order is not None:
                 self.take_note(order)
         now = workflow.now()
         bounded = until or (

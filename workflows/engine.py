@@ -172,6 +172,8 @@ async def _finish(run: Run, outcome: Outcome, summary: str, error: ErrorEnvelope
         await run.phases.catch_up()
     except Refused as refused:
         error = error or ErrorEnvelope(code=refused.type, message=refused.message)
+        if outcome in ("verified", "nothing_to_do"):
+            outcome, summary = "failed", refused.message
     await _chain_on(run, outcome, summary)
     if outcome != "cancelled":
         outcome, summary = state.kept_outcome or outcome, state.kept_summary or summary

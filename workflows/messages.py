@@ -77,7 +77,7 @@ MESSAGES: dict[str, Message] = {
     "abort": Message("abort", Abort, "End the run at once, with receipt and journal; outcome stopped."),
 }
 INTERNAL: dict[str, type[Durable]] = {ASKED: Asked, SETTLED: Settled, RECORDED: Recorded}
-"""Signals of the work activity: a live session asks a human something; that is over."""
+"""Signals of the work activity: a live session asks a human something; that is over; a record is written."""
 
 
 @dataclass(frozen=True)

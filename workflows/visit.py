@@ -250,15 +250,16 @@ class Visit:
     async def _limited(self, work: WorkOut | None, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until the provider's limit is over; where somebody interrupts, for a person."""
         run = self._run
-        order = await run.wait(
-            "rate_limit",
-            "the provider refuses until then",
-            self._step.human,
-            until=self._until(work),
-            default=True,
-        )
-        if order is not None:
-            return await self._ordered(order, facts)
+        if not run.stop_asked:
+            order = await run.wait(
+                "rate_limit",
+                "the provider refuses until then",
+                self._step.human,
+                until=self._until(work),
+                default=True,
+            )
+            if order is not None:
+                return await self._ordered(order, facts)
         return await self._ask("human", run.interrupted(), facts) if run.stop_asked else None
 
     def _until(self, work: WorkOut | None) -> datetime:
@@ -379,12 +380,18 @@ class Visit:
                 )
                 return None if said.approve else Reject(reason=said.reason, by="developer")
             question = f"{question} The developer model did not decide: {said.reason}"
+            held = await run.interrupted_first()
+            if held is not None and (held.action == "continue" or (gate, held.action) == ("before", "retry")):
+                run.take_note(held)
+            elif held is not None:
+                return held
         return await run.wait("approval", question, step.human)
 
     async def _consulted(self, gate: Literal["before", "after"]) -> ConsultOut:
         """Ask the developer model while there is budget to, again where its worker is lost. Raises Ended, Refused."""
         run, step, spending = self._run, self._step, self._at.spending
         losses = 0
+        await run.phases.catch_up()
         while not spending.is_used_up:
             call = self._at.consultation(gate)
             try:

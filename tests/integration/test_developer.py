@@ -241,12 +241,19 @@ async def test_the_developer_model_decides_at_a_gate_and_a_rejection_goes_to_the
             prompts.append(seen.asked)
         return turn("Done.")
 
-    decisions = [{"approve": False, "reason": "Name the colour."}, {"approve": True, "reason": ""}]
-    model = Model(work, *decisions)
-    with agents({NAME: model}) as env:
+    yes = {"approve": True, "reason": ""}
+    model = Model(work, {"approve": False, "reason": "Name the colour."}, yes, yes)
+    judged: list[str] = []
+
+    def decides(seen: Seen) -> Reply:
+        if "# The decision" in seen.asked:
+            judged.append(seen.asked)
+        return model(seen)
+
+    with agents({NAME: decides}) as env:
         rig.worker(**env)
         plan = step("plan", linear("end"), approval="after", **READ_ONLY)
-        begin(rig, "gated", repo, plan, step("end", **READ_ONLY), approval="developer")
+        begin(rig, "gated", repo, plan, step("end", approval="before", **READ_ONLY), approval="developer")
         result = await rig.result("gated")
     assert result.outcome in {"nothing_to_do", "unverified"}
     assert [one.step_id for one in rig.receipts(result.run_id)] == ["plan", "plan", "end"]
@@ -254,4 +261,6 @@ async def test_the_developer_model_decides_at_a_gate_and_a_rejection_goes_to_the
     assert [(one["name"], one["by"], one["model"]) for one in said(rig, result.run_id, "human_message")] == [
         ("reject", "developer", "haiku"),
         ("approve", "developer", "haiku"),
+        ("approve", "developer", "haiku"),
     ]
+    assert ["Handoff of step plan" in prompt for prompt in judged] == [True] * len(judged)

@@ -1,16 +1,19 @@
-"""An interrupt that comes when the work has ended and the next wait has not begun: it holds all the same."""
+"""Messages that come when the work has ended and the next thing has not begun: they hold all the same."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Rig
 from flow_kit import OK, flow, gate, linear, script, step, turn
 from home_kit import at_home
 from interrupt_kit import interrupted
-from run_kit import READ_ONLY, ended, resume, start, update, waiting
+from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting
 
 from activities import register as module
 from activities.context import WorkerContext
@@ -21,26 +24,111 @@ ASKS = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "sa
 SPEC = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
 
 
+class Records:
+    """The records that a worker writes as an activity of its own; that of ``held`` waits until it may."""
+
+    def __init__(self, held: str) -> None:
+        self._held = held
+        self.begun = asyncio.Event()
+        self.may = asyncio.Event()
+
+    async def write(self, ctx: WorkerContext, call: RecordIn) -> RecordOut:
+        if call.key.step_id == self._held:
+            self.begun.set()
+            await self.may.wait()
+        return await write_record(ctx, call)
+
+
+@asynccontextmanager
+async def holding(
+    desk: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_id: str
+) -> AsyncIterator[tuple[Rig, Records]]:
+    """Yield a worker of this process that holds the record of a step."""
+    records = Records(step_id)
+    monkeypatch.setattr(module, "write_record", records.write)
+    async with at_home(desk, tmp_path, STEPWISE_HOLD_S="0.05") as home:
+        yield home, records
+
+
 async def test_an_interrupt_before_a_question_is_waited_for_is_waited_out_first(
     desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording, may = asyncio.Event(), asyncio.Event()
-
-    async def held(ctx: WorkerContext, call: RecordIn) -> RecordOut:
-        recording.set()
-        await may.wait()
-        return await write_record(ctx, call)
-
-    monkeypatch.setattr(module, "write_record", held)
-    async with at_home(desk, tmp_path, STEPWISE_HOLD_S="0.05") as home:
+    async with holding(desk, tmp_path, monkeypatch, "only") as (home, records):
         start(home, "between", repo, SPEC, script(only={"turns": [turn(ASKS)], "resumed": turn(OK)}))
-        await recording.wait()
+        await records.begun.wait()
         verdict = await update(home, "between", "interrupt", {"by": "ann"})
         assert verdict["verdict"] == "accepted"
-        may.set()
+        records.may.set()
         await interrupted(home, "between")
         await resume(home, "between", note="Blue would be nice.")
         await waiting(home, "between", "answer")
         await update(home, "between", "answer", {"answers": {"Red or blue?": "blue"}})
         result = await ended(home, "between", "verified")
     assert [one.execution_status for one in result.receipts[:2]] == ["interrupted", "succeeded"]
+
+
+async def at_the_last_record(
+    home: Rig, records: Records, name: str, repo: Path, message: str, spec: dict[str, Any] = SPEC
+) -> Played:
+    """Play a run to which a message is sent while its last record is written."""
+    start(home, name, repo, spec, script(only=turn(OK)))
+    await records.begun.wait()
+    assert (await update(home, name, message))["verdict"] == "accepted"
+    records.may.set()
+    if message != "abort":
+        await waiting(home, name, "human" if message == "interrupt" else "pause")
+        await resume(home, name)
+    return await ended(home, name)
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"), [("abort", "stopped"), ("interrupt", "verified"), ("pause", "verified")]
+)
+async def test_a_message_while_the_last_record_is_written_takes_hold_behind_it(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, outcome: str
+) -> None:
+    async with holding(desk, tmp_path, monkeypatch, "end") as (home, records):
+        result = await at_the_last_record(home, records, f"last-{message}", repo, message)
+    assert result.outcome == outcome
+    assert [(one.step_id, one.execution_status) for one in result.receipts] == [
+        ("only", "succeeded"),
+        ("end", "succeeded"),
+    ]
+
+
+async def test_a_last_record_that_contradicts_what_is_stored_is_no_success(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with holding(desk, tmp_path, monkeypatch, "end") as (home, records):
+        start(home, "contradicts", repo, SPEC, script(only=turn(OK)))
+        await records.begun.wait()
+        (place,) = home.store.glob("runs/contradicts-*/*/end/1/1/work.json")
+        place.with_name("envelope.json").write_text("{}")
+        records.may.set()
+        result = await home.result("contradicts")
+    assert result.outcome == "failed"
+    assert result.error is not None
+    assert result.error.code == "EvidenceConflict"
+
+
+async def test_nothing_that_is_asked_of_people_or_a_model_is_asked_before_the_record_is_written(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of which a gate or an approval follows has a record of its own; between others it goes with the work."""
+    plain, gated = step("plain", linear("asked")), step("asked", linear("after"), approval="before")
+    spec = flow(plain, gated, step("after", linear("last"), approval="after"), step("last", **READ_ONLY))
+    alone: list[str] = []
+
+    async def noting(ctx: WorkerContext, call: RecordIn) -> RecordOut:
+        alone.append(call.key.step_id)
+        return await write_record(ctx, call)
+
+    monkeypatch.setattr(module, "write_record", noting)
+    async with at_home(desk, tmp_path) as home:
+        start(home, "alone", repo, spec, "noop")
+        for _ in range(2):
+            await waiting(home, "alone", "approval")
+            await update(home, "alone", "approve")
+        result = await ended(home, "alone")
+    assert alone == ["plain", "after", "last"]
+    assert [one.step_id for one in result.receipts] == ["plain", "asked", "after", "last"]

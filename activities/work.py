@@ -391,7 +391,6 @@ def _header(attempt: _Attempt, spec: SessionSpec) -> TranscriptHeader:
         transport=transports[0] if transports else "",
         model=spec.model,
         agents=[step.agent],
-        allowed_tools=step.tools or [],
         permission_mode=step.policy or attempt.bundle.spec.defaults.policy or "test",
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
@@ -298,7 +299,9 @@ def show_next(server: DevServer, workflow_id: str, run_id: str, store: str, fold
     say("                 (stopped with the demo; the first command below brings it back)")
     say("\nnext")
     data = typed([f"STEPWISE_DATA_DIR={where / 'worker'}"])
-    say(f"  {data} {typed([stepwise, 'dev', '--db', str(where / 'temporal.sqlite')])}")
+    port = str(urlsplit(server.ui_url or "").port or 0)
+    dev = [stepwise, "dev", "--db", str(where / "temporal.sqlite"), "--ui-port", port]
+    say(f"  {data} {typed(dev)}")
     say(f"  {typed([stepwise, 'replay', str(where / 'history.json')])}")
     say(f"  {typed([stepwise, 'verify', run_id, '--store', store])}")
 

@@ -34,6 +34,7 @@ Code = Literal[
     "unknown_policy",
     "usd_without_cost",
     "unknown_scorer",
+    "not_supported",
     "duplicate_gate",
     "report_missing",
     "empty_argv",

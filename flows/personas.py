@@ -21,7 +21,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class PersonaHead(Closed):
-    """The front matter of a persona: ``tools`` as a list or comma-separated, ``model`` where one is meant."""
+    """The front matter of a persona: ``model`` where one is meant; ``tools`` is known and refused."""
 
     name: str
     description: str
@@ -31,11 +31,10 @@ class PersonaHead(Closed):
 
 @dataclass(frozen=True)
 class Persona:
-    """Who an agent is: what people read of it, its tools and model if it names any, and its text."""
+    """Who an agent is: what people read of it, its model if it names one, and its text."""
 
     name: str
     description: str
-    tools: tuple[str, ...] | None
     model: str | None
     text: str
 
@@ -105,11 +104,13 @@ def parse_persona(key: str, file: PersonaFile) -> tuple[Persona | None, list[Fin
         findings.append(_bad(file, line, f"`name` is {head.name!r}, the file is {key!r}", "use one name"))
     if not text:
         findings.append(_bad(file, end + 1, "no text follows the front matter", "say who the agent is"))
+    if head.tools:
+        what = "`tools` cannot be held: in this version every agent has the tools of its transport"
+        mend = "leave it out; `policy: read-only` in a step is for who may change nothing"
+        findings.append(_bad(file, source.at(("tools",)).line, what, mend))
     if findings:
         return None, findings
-    tools = head.tools.split(",") if isinstance(head.tools, str) else head.tools
-    named = None if tools is None else tuple(tool.strip() for tool in tools if tool.strip())
-    return Persona(head.name, head.description, named, head.model, text + "\n"), []
+    return Persona(head.name, head.description, head.model, text + "\n"), []
 
 
 def _bad(file: PersonaFile, line: int, what: str, mend: str) -> Finding:

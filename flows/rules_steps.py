@@ -23,6 +23,7 @@ def step_faults(spec: FlowSpec) -> Iterator[Fault]:
     for index, step in enumerate(spec.steps):
         path: PathInFile = ("steps", index)
         yield from _setting_faults(path, step)
+        yield from _unheld_faults(path, step)
         yield from _cost_faults(path, step.budget, step, spec.defaults)
         yield from _gate_faults((*path, "gates"), step.gates)
         yield from _routing_faults((*path, "routing"), step)
@@ -90,6 +91,21 @@ def _default_cost_faults(spec: FlowSpec) -> Iterator[Fault]:
     }
     if costless:
         yield _cost_fault(("defaults", "budget", "usd"), sorted(costless))
+
+
+def _unheld_faults(path: PathInFile, step: StepSpec) -> Iterator[Fault]:
+    """Yield what this version cannot hold: an author who wrote it would rely on it."""
+    every = "every step has the tools of its transport"
+    for key in ("tools", "mcp_servers", "skills", "subagents"):
+        if getattr(step, key):
+            what = f"step {step.id!r} names its own `{key}`; in this version {every}"
+            mend = "leave it out; `policy: read-only` is for a step that may change nothing"
+            yield Fault((*path, key), "not_supported", what, mend, on_key=True)
+    if step.requires_evidence:
+        what = f"step {step.id!r} requires evidence, of which this version knows none but gates"
+        yield Fault(
+            (*path, "requires_evidence"), "not_supported", what, "give it a required gate", on_key=True
+        )
 
 
 def _cost_fault(path: PathInFile, costless: list[str]) -> Fault:

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from conftest import eventually
 
 from cli.demo import wanted
 from schemas.errors import BadInput
@@ -27,6 +29,29 @@ def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of somebody who has nothing but the checkout."""
     return {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
+
+
+def comes_back(dev: list[str], address: str, folder: Path) -> None:
+    """Check that the page of the demo is there again while its server runs."""
+    setting, program, *arguments = dev
+    name, value = setting.split("=")
+    assert program.endswith("stepwise")
+    argv = [sys.executable, "-m", "cli.main", *arguments, "--port", "0"]
+    with subprocess.Popen(argv, cwd=folder, env={**environment(folder), name: value}, stdout=-3) as server:
+        try:
+            assert eventually(lambda: answers(address))
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert server.returncode == 0
+
+
+def answers(address: str) -> bool:
+    """Return whether something is served at an address."""
+    try:
+        with urlopen(address, timeout=5) as page:  # noqa: S310 - the demo's own page
+            return bool(page.status == 200)
+    except OSError:
+        return False
 
 
 def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:
@@ -48,6 +73,8 @@ def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> No
     assert dev[0] == "STEPWISE_DATA_DIR=.stepwise/demo/1/worker", (
         "never the data folder of somebody's own worker"
     )
+    address = next(line.split()[-1] for line in said.splitlines() if line.startswith("temporal ui"))
+    comes_back(dev, address, tmp_path)
     for command in (replay, verify):
         program, *arguments = command
         assert program.endswith("stepwise")

@@ -5,7 +5,7 @@ import pytest
 from flows.personas import PersonaFile, find_persona, known_personas, parse_persona
 from flows.reading import SHIPPED
 
-GOOD = "---\nname: guest\ndescription: A guest.\ntools: Read, Edit ,\nmodel: small\n---\n\nYou are a guest.\n---\nStill you.\n"
+GOOD = "---\nname: guest\ndescription: A guest.\nmodel: small\n---\n\nYou are a guest.\n---\nStill you.\n"
 
 
 def test_a_persona_is_front_matter_and_text() -> None:
@@ -13,17 +13,17 @@ def test_a_persona_is_front_matter_and_text() -> None:
     assert findings == []
     assert persona is not None
     assert (persona.name, persona.description, persona.model) == ("guest", "A guest.", "small")
-    assert persona.tools == ("Read", "Edit")
     assert persona.text == "You are a guest.\n---\nStill you.\n"
 
 
-def test_tools_may_be_a_list_or_absent() -> None:
-    listed, _ = parse_persona("guest", PersonaFile("f", GOOD.replace("Read, Edit ,", "[Read]")))
-    absent, _ = parse_persona("guest", PersonaFile("f", GOOD.replace("tools: Read, Edit ,\n", "")))
-    assert listed is not None
-    assert absent is not None
-    assert listed.tools == ("Read",)
-    assert absent.tools is None
+@pytest.mark.parametrize("tools", ["Read, Edit", "[Read]"])
+def test_tools_that_cannot_be_held_are_refused(tools: str) -> None:
+    persona, (finding,) = parse_persona(
+        "guest", PersonaFile("f", GOOD.replace("model:", f"tools: {tools}\nmodel:"))
+    )
+    assert persona is None
+    assert (finding.line, finding.code) == (4, "bad_persona")
+    assert "policy: read-only" in finding.mend
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_tools_may_be_a_list_or_absent() -> None:
         ("", 1, "bad_persona"),
         (GOOD.replace("name: guest", "name: host"), 2, "bad_persona"),
         ("---\nname: guest\ndescription: d\n---\n \n", 4, "bad_persona"),
-        (GOOD.replace("model:", "modell:"), 5, "unknown_key"),
+        (GOOD.replace("model:", "modell:"), 4, "unknown_key"),
         (GOOD.replace("name: guest", "name: [guest"), 3, "yaml_syntax"),
-        (GOOD.replace("model: small", "model: 5"), 5, "wrong_value"),
-        (GOOD + "\0", 11, "bad_persona"),
+        (GOOD.replace("model: small", "model: 5"), 4, "wrong_value"),
+        (GOOD + "\0", 10, "bad_persona"),
         (GOOD + "x" * 200_000, 1, "bad_persona"),
     ],
 )

@@ -78,11 +78,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool: the model of its arguments, whose first words are its description, and what it does."""
+    """One tool: the model of its arguments, and what it does. ``cli.mcp_declared`` tells clients of it."""
 
     arguments: type[Closed]
     does: Callable[[Any], Awaitable[Said]]
-    reads: bool = False
 
 
 class Denied(StepwiseError):
@@ -113,8 +112,8 @@ class Workshop:
         self._judge = judge_read_only if read_only else judge
         self._read_only = read_only
         self.tools = {
-            "read_file": Tool(ReadFile, self._read, reads=True),
-            "list": Tool(ListFiles, self._list, reads=True),
+            "read_file": Tool(ReadFile, self._read),
+            "list": Tool(ListFiles, self._list),
             "write_file": Tool(WriteFile, self._write),
             "edit_file": Tool(EditFile, self._edit),
             "run_command": Tool(RunCommand, self._run),

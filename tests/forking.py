@@ -6,6 +6,7 @@ Run as a program it is that process: it forks one for each request on its stdin,
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -172,8 +173,9 @@ def _serve() -> None:
     import cli.main
     import worker
 
-    assert cli.main
     assert worker
+    for module, _ in cli.main.COMMANDS.values():
+        importlib.import_module(module)
     children: dict[int, int] = {}
     buffer = b""
     while True:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,14 +88,18 @@ def _mcp_config(spec: SessionSpec, folders: Folders) -> Path:
     environment = {**spec.environment, "HOME": str(folders.home), "TMPDIR": str(folders.temporary)}
     seen = folders.told / "commands.json"
     write_atomic(seen, json.dumps(environment).encode(), fsync=False)
-    arguments: list[str] = ["-I", "-m", "cli.mcp", "--screened", "--workspace", str(spec.workspace)]
-    arguments += ["--environment", str(seen), "--timeout", f"{spec.command_timeout_s:g}"]
-    if spec.read_only:
-        arguments.append("--read-only")
+    given = {
+        "workspace": str(spec.workspace),
+        "read_only": spec.read_only,
+        "screened": True,
+        "environment": str(seen),
+        "timeout_s": spec.command_timeout_s,
+        "version": version("stepwise"),
+    }
     server: dict[str, Any] = {
         "type": "stdio",
         "command": sys.executable,
-        "args": arguments,
+        "args": ["-I", "-m", "cli.mcp_entry", json.dumps(given)],
         "alwaysLoad": True,
     }
     config = folders.told / "mcp.json"

@@ -33,13 +33,20 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
+def entry(workspace: Path, **given: Any) -> list[str]:
+    """The command with which a transport starts the server."""
+    options = {"read_only": False, "screened": False, "environment": None, "timeout_s": 120.0, "version": "1"}
+    told = json.dumps({"workspace": str(workspace), **options, **given})
+    return [sys.executable, "-I", "-m", "cli.mcp_entry", told]
+
+
 @contextlib.asynccontextmanager
-async def served(workspace: Path, *options: str) -> AsyncIterator[ClientSession]:
-    """A client of a server of its own."""
+async def served(workspace: Path, *options: str, **given: Any) -> AsyncIterator[ClientSession]:
+    """A client of a server of its own; with options it is the one that people start."""
+    command = [sys.executable, "-I", "-m", "cli.main", "mcp", "--workspace", str(workspace), *options]
+    program, *arguments = command if options else entry(workspace, **given)
     parameters = StdioServerParameters(
-        command=sys.executable,
-        args=["-I", "-m", "cli.mcp", "--workspace", str(workspace), *options],
-        env={"PATH": os.environ["PATH"], "SECRET_TOKEN": "hush"},
+        command=program, args=arguments, env={"PATH": os.environ["PATH"], "SECRET_TOKEN": "hush"}
     )
     async with stdio_client(parameters) as (read, write), ClientSession(read, write) as client:
         await client.initialize()
@@ -105,8 +112,12 @@ async def test_what_is_not_allowed_is_an_error_with_its_code(
     assert words.startswith(code)
 
 
-async def test_where_only_reading_is_allowed_nothing_is_changed(workspace: Path) -> None:
-    async with served(workspace, "--read-only") as client:
+@pytest.mark.parametrize("started", ["by a person", "by a transport"])
+async def test_where_only_reading_is_allowed_nothing_is_changed(started: str, workspace: Path) -> None:
+    server = (
+        served(workspace, "--read-only") if started == "by a person" else served(workspace, read_only=True)
+    )
+    async with server as client:
         for name, arguments in (
             ("write_file", {"path": "b.txt", "content": "x"}),
             ("edit_file", {"path": "a.txt", "old": "one", "new": "1"}),
@@ -153,9 +164,41 @@ async def test_calls_run_beside_each_other_and_end_with_the_client(workspace: Pa
     assert not psutil.pid_exists(pid)
 
 
+async def test_a_client_may_say_all_at_once_and_in_any_pieces(workspace: Path) -> None:
+    asked = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+        *(
+            {
+                "jsonrpc": "2.0",
+                "id": number,
+                "method": "tools/call",
+                "params": {"name": "read_file", "arguments": {"path": "a.txt", "offset": number}},
+            }
+            for number in (3, 2)
+        ),
+    ]
+    said = b"".join(json.dumps(message).encode() + b"\n" for message in asked)
+    for pieces in ([said], [said[:20], said[20:-30], said[-30:]]):
+        server = await asyncio.create_subprocess_exec(
+            *entry(workspace), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for piece in pieces:
+            server.stdin.write(piece)
+            await server.stdin.drain()
+        answers = [json.loads(await server.stdout.readline()) for _ in asked]
+        server.stdin.close()
+        assert await server.wait() == 0
+        assert [answer["id"] for answer in answers[:2]] == [1, 2]
+        read = {answer["id"]: answer["result"]["content"][0]["text"] for answer in answers[2:]}
+        assert read == {3: "three\n", 2: "two\nthree\n"}
+
+
 async def test_what_is_no_request_is_refused_and_the_server_goes_on(workspace: Path) -> None:
     server = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-I", "-m", "cli.mcp", "--workspace", str(workspace)],
+        *entry(workspace),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import app, run
+from cli.main import COMMANDS, run
 from schemas.common import ArtifactRef
 from schemas.handoff import HandoffEnvelope
 from schemas.receipt import GENESIS, StepReceipt
@@ -103,8 +105,7 @@ def test_a_fault_of_ours_is_one_line_too_and_its_traceback_can_be_had(
     def broken() -> None:
         raise LookupError("first\nsecond")
 
-    command = next(one for one in app.registered_commands if one.name == "config")
-    monkeypatch.setattr(command, "callback", broken)
+    monkeypatch.setattr("cli.config.config", broken)
 
     assert "this should not happen: LookupError: first ->" in _failed(["config"], capsys)
 
@@ -117,8 +118,17 @@ def test_without_arguments_the_commands_are_listed(capsys: pytest.CaptureFixture
     assert run([]) == 0
 
     output = capsys.readouterr().out
-    for name in ("dev", "start", "lint", "plan", "verify", "config", "doctor"):
-        assert f"\n  {name} " in output
+    for name, (_, summary) in COMMANDS.items():
+        assert f"\n  {name:8}{summary[:40]}" in output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_with_what_it_says_of_itself(name: str) -> None:
+    module, summary = COMMANDS[name]
+    said = inspect.getdoc(getattr(importlib.import_module(module), name))
+
+    assert said is not None
+    assert summary == " ".join(said.partition("\n\n")[0].split())
 
 
 def test_it_runs_as_a_module_and_as_a_program() -> None:

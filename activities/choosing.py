@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flows.known import REPORTS_COST
 from schemas.errors import BadInput
-from schemas.flow import FlowSpec
+from schemas.flow import FlowSpec, StepSpec
 from schemas.run import FlowInput
 from schemas.settings import WorkerSettings
 from transports.port import Transport
@@ -25,9 +25,8 @@ def choose_transports(
         names = list(dict.fromkeys([named] if isinstance(named, str) else named))
         for name in names:
             _check(step.id, name, offered)
-        budget = step.budget or spec.defaults.budget or given.budget
-        costless = [name for name in names if not REPORTS_COST.get(name, False)]
-        if budget is not None and budget.usd is not None and costless:
+        costless = [name for name in names if not _can_hold(step, spec, given, name)]
+        if costless:
             raise BadInput(
                 "BadFlowInput",
                 f"step {step.id!r}: a budget in US dollars cannot be held, {', '.join(costless)} reports no cost",
@@ -40,6 +39,20 @@ def choose_transports(
 def available(offered: Mapping[str, Transport]) -> list[str]:
     """Return the offered transports that can be used on this machine."""
     return [name for name, transport in offered.items() if transport.is_available().ok]
+
+
+def switchable(
+    spec: FlowSpec, given: FlowInput, offered: Mapping[str, Transport], *, scenario: bool
+) -> dict[str, list[str]]:
+    """Return per step what a person may switch to while the run goes on: what a start with it would not be refused for."""
+    usable = [name for name in available(offered) if scenario or name != "stub"]
+    return {step.id: [name for name in usable if _can_hold(step, spec, given, name)] for step in spec.steps}
+
+
+def _can_hold(step: StepSpec, spec: FlowSpec, given: FlowInput, name: str) -> bool:
+    """Whether a step's budget can be held with this transport: one in US dollars needs one that reports cost."""
+    budget = step.budget or spec.defaults.budget or given.budget
+    return budget is None or budget.usd is None or REPORTS_COST.get(name, False)
 
 
 def refuse_stub_without_scenario(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from temporalio import activity
 
-from activities.choosing import available, choose_transports, refuse_stub_without_scenario
+from activities.choosing import available, choose_transports, refuse_stub_without_scenario, switchable
 from activities.context import WorkerContext
 from activities.developer import developer_model
 from activities.errors import refused
@@ -83,6 +83,7 @@ def _resolve(ctx: WorkerContext, call: ResolveIn) -> ResolveOut:
         bundle=ref,
         transports=chosen,
         offered=available(ctx.transports),
+        switch=switchable(pinned.spec, given, ctx.transports, scenario=scenario_ref is not None),
         scenario=scenario_ref,
         deterministic=given.deterministic,
         pace=Pace(

@@ -89,6 +89,9 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has enough; without this Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except SystemExit as ended:
+        # Typer ends so where nobody reads any more; a plain exit may abort in the SDK's threads.
+        return ended.code if isinstance(ended.code, int) else 1
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - people get a line, whatever it was

@@ -53,6 +53,10 @@ def tail(
 
 async def _tail(here: Here, run: str, *, follow: bool, as_json: bool) -> None:
     watch = await _identified(here, await reach(here.loaded, _OTHERWISE), run)
+    pruned = here.evidence.pruned_run(watch.run_id)
+    if pruned is not None:
+        on = f" on {pruned.pruned_at:%Y-%m-%d}" if pruned.pruned_at else ""
+        complain(f"stepwise: evidence of this run was pruned{on}")
     sources = Sources(here.evidence, watch.run_id, here.spool)
     lines = Lines(live=True)
     while True:

@@ -108,13 +108,15 @@ class Pace(Durable):
 class ResolveOut(Durable):
     """The flow as it will run: parameters filled in, pinned by the bundle's digest.
 
-    ``transports`` lists per step what is tried in order; ``offered`` is what a resume may switch to.
+    ``transports`` lists per step what is tried in order; ``switch`` what a resume may switch to in a step, ``offered``
+    the same of a worker that does not tell steps apart.
     """
 
     spec: FlowSpec
     bundle: ArtifactRef
     transports: dict[str, list[str]] = {}
     offered: list[str] = []
+    switch: dict[str, list[str]] = {}
     scenario: ArtifactRef | None = None
     deterministic: bool = False
     pace: Pace = Pace()

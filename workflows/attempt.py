@@ -101,6 +101,12 @@ class Attempts:
         self.losses = 0
         self.spending = Spending(run, step)
         self.ended: datetime | None = None
+        self._began_at: datetime | None = None
+
+    @property
+    def began(self) -> datetime | None:
+        """When the attempt's first phase began: what was waited for before it is not the attempt's time."""
+        return self._began_at if self.has_begun else None
 
     @property
     def has_begun(self) -> bool:
@@ -256,7 +262,8 @@ class Attempts:
         finished: Callable[[AcquireOut], Out | None],
     ) -> Out:
         run, step = self.run, self.step
-        self._begun = self.number
+        if self._begun != self.number:
+            self._begun, self._began_at = self.number, workflow.now()
         run.journal.add("phase_started", step=step.id, visit=self.visit, attempt=self.number, phase=phase)
         call = call.model_copy(update={"journal": run.journal.batch()})
         run.phases.phase = phase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
@@ -34,12 +35,17 @@ from workflows.live import Live, Told, same_attempt
 from workflows.mailbox import Mailbox, Settle
 from workflows.messages import Situation, legal_now, refusal
 from workflows.phases import Phases
+from workflows.routing import forward
 from workflows.view import WAITS
 from workflows.words import action, because, by, call_reason, said, silence
 
 Order = Resume | Approve | Reject | ExtendBudget | Given
 INTERRUPT_FIRST = "interrupt-first"
 """The patch with which an interrupt holds before a wait for words, too."""
+SKIP_NEEDS_NEXT = "skip-needs-next"
+"""The patch with which a skip is refused where no single step follows, not accepted and asked again."""
+CANCEL_STOPS = "cancel-stops"
+"""The patch with which a run whose workflow is cancelled is stopping from then on, as after an abort."""
 MAX_STEERS = 20
 """Texts that may be queued for an agent's next turn."""
 
@@ -62,6 +68,7 @@ class Conversation(ABC):
         self.mailbox = mailbox
         self.journal = Journal(state)
         self.phases = Phases(state, self.journal)
+        self.phases.on_cancel = self._cancelled
         self.live = Live(self.phases)
         self.outcome: Outcome | None = None
         self.step: StepSpec | None = None
@@ -73,6 +80,7 @@ class Conversation(ABC):
         self._order: Order | None = None
         self._abort: Abort | None = None
         self._stop_order: Resume | None = None
+        self._is_cancelled = False
 
     @abstractmethod
     def show(self) -> None:
@@ -103,7 +111,7 @@ class Conversation(ABC):
         """The state that decides which messages are legal."""
         if self.outcome is not None:
             return "done"
-        if self._abort is not None:
+        if self._abort is not None or self._is_cancelled:
             return "stopping"
         if self._waiting is not None:
             return "waiting"
@@ -133,14 +141,28 @@ class Conversation(ABC):
             waiting_for=waiting.kind if waiting else None,
             pause_requested=self.state.pause_reason is not None,
             steps=[step.id for step in resolved.spec.steps] if resolved else [],
-            transports=resolved.offered if resolved else [],
+            transports=self._switchable(),
             step=self.step.id if self.step else None,
+            following=forward(self.step) if self.step else None,
             live=self.is_live,
             question=question,
             call=call,
         )
 
+    def _switchable(self) -> list[str]:
+        """Return the transports that a resume may switch to now."""
+        flow = self.state.resolved
+        if flow is None:
+            return []
+        return flow.switch.get(self.step.id, flow.offered) if self.step else flow.offered
+
     # Ending early.
+
+    def _cancelled(self) -> None:
+        """Note that the workflow was cancelled while an activity runs: it is over once that has stopped."""
+        if not self._is_cancelled and workflow.patched(CANCEL_STOPS):
+            self._is_cancelled = True
+            self.show()
 
     def check_ending(self) -> None:
         """Raise Ended if the run was aborted or its workflow cancelled; ResetNotSupported after a reset."""
@@ -185,7 +207,10 @@ class Conversation(ABC):
 
     def apply(self, name: str, payload: Closed, settle: Settle) -> None:
         """Judge a message and, where it is legal, let it take effect."""
-        why_not = refusal(name, payload, self.situation())
+        now = self.situation()
+        if isinstance(payload, Resume) and now.following is None and not workflow.patched(SKIP_NEEDS_NEXT):
+            now = replace(now, following=now.step)
+        why_not = refusal(name, payload, now)
         if why_not is not None:
             settle(self.refuse(name, why_not))
             return
@@ -237,7 +262,7 @@ class Conversation(ABC):
             case Interrupt():
                 return self._take_interrupt(payload)
             case Abort() | Resume(action="abort"):
-                if self._abort is not None:
+                if self._abort is not None or self._is_cancelled:
                     return already
                 reason = payload.reason if isinstance(payload, Abort) else payload.note[:2_000]
                 self._abort = Abort(by=payload.by, reason=reason)

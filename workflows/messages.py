@@ -85,7 +85,8 @@ class Situation:
     """What decides whether a message is legal now.
 
     ``question`` and ``call`` are what is waited for; ``live`` says that the session that asks still works.
-    ``step`` is the step the run is in; without one there is nothing to retry, skip or leave.
+    ``step`` is the step the run is in; without one there is nothing to retry, skip or leave. ``following`` is the step
+    that follows it when nothing is chosen; without one there is nothing to skip to.
     """
 
     state: State
@@ -94,6 +95,7 @@ class Situation:
     steps: Sequence[str] = ()
     transports: Sequence[str] = ()
     step: str | None = None
+    following: str | None = None
     live: bool = False
     question: Question | None = None
     call: CallRequest | None = None
@@ -214,6 +216,8 @@ def _refuse_resume(payload: Resume, now: Situation) -> str | None:
         return "the run is not held yet: all that resume can do now is withdraw the pause, or abort"
     if payload.action == "continue" and now.waiting_for in ("approval", "answer", "budget"):
         return f"a run waiting for {now.waiting_for} cannot simply continue; use {_instead(now)}"
+    if payload.action == "skip" and now.step is not None and now.following is None:
+        return f"no single step follows {now.step!r}; use goto with 'step': one of {', '.join(now.steps)}"
     if now.step is None and payload.action in ("retry", "skip", "goto"):
         return f"no step runs that {payload.action} could mean; use continue or abort"
     return None

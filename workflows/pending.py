@@ -73,10 +73,12 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
             found = [("resume", "go on from what is there", None)]
     if now.step is not None:
         retry = ("resume", "start the step again", {"action": "retry"})
-        if waiting.kind == "human" and not waiting.can_continue:
-            found = [retry, ("resume", "accept it as it is, go to the next step", {"action": "skip"})]
-        else:
-            found += [retry, ("resume", "leave the step out", {"action": "skip"})]
+        settled = waiting.kind == "human" and not waiting.can_continue
+        words = "accept it as it is, go to the next step" if settled else "leave the step out"
+        on: Choice = ("resume", words, {"action": "skip"})
+        if now.following is None and now.steps:
+            on = ("resume", "go to the step that you name", {"action": "goto", "step": now.steps[0]})
+        found = [retry, on] if settled else [*found, retry, on]
     if now.live:
         found.append(("interrupt", "stop the agent", None))
     found.append(("abort", "end the run", None))

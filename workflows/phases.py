@@ -112,6 +112,7 @@ class Phases:
         self._running: workflow.ActivityHandle[Any] | None = None
         self._cuttable = False
         self._unwritten: _Unwritten | None = None
+        self.on_cancel: Callable[[], None] = lambda: None
         self.phase: Phase | None = None
 
     def cut(self, *, only: Sequence[Phase] | None = None) -> bool:
@@ -392,15 +393,17 @@ class Phases:
     async def _await(self, handle: workflow.ActivityHandle[Out], *, cuttable: bool) -> Out:
         self._running, self._cuttable = handle, cuttable
         try:
-            return await _result_of(handle)
+            return await _result_of(handle, self.on_cancel)
         except ActivityError as error:
             raise PhaseLost(failure_of(error)) from error
         finally:
             self._running = None
 
 
-async def _result_of(handle: workflow.ActivityHandle[Out]) -> Out:
-    """Wait for an activity, which is asked to end when the workflow is cancelled.
+async def _result_of(
+    handle: workflow.ActivityHandle[Out], on_cancel: Callable[[], None] = lambda: None
+) -> Out:
+    """Wait for an activity, which is asked to end when the workflow is cancelled; ``on_cancel`` hears of that.
 
     A handle that is cancelled at the moment its result comes loses it, and what the activity did would be unknown; so
     the result is let through first.
@@ -412,6 +415,7 @@ async def _result_of(handle: workflow.ActivityHandle[Out]) -> Out:
             if handle.cancelled() or workflow.cancellation_reason() is None:
                 handle.cancel()
                 raise
+            on_cancel()
             for _ in range(TURNS):
                 await asyncio.sleep(0)
             handle.cancel()

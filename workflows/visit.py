@@ -39,6 +39,8 @@ EXECUTION: dict[str, Execution] = {
     "crash": "failed",
     "server_lost": "failed",
 }
+CHOSEN_WAITS = "chosen-transport-waits"
+"""The patch with which a transport that a person chose and that cannot be used brings the run back to a person."""
 _tracer = trace.get_tracer("stepwise")
 
 
@@ -79,18 +81,19 @@ class Visit:
     # One attempt.
 
     async def _one_attempt(self) -> RoutingOutcome | None:
-        started = workflow.now()
+        entered = workflow.now()
         try:
             await self._at.phases()
         except AttemptOver as over:
-            outcome = await self._stopped(over, started)
+            outcome = await self._stopped(over, self._at.began or entered)
         except (Ended, Refused, asyncio.CancelledError):
             # The run ends in its midst: what it did has its record too.
             if self._at.has_begun and not self._run.was_reset:
-                await self._record_stop(AttemptOver(ended="interrupted", work=self._at.carry.work), started)
+                cut = AttemptOver(ended="interrupted", work=self._at.carry.work)
+                await self._record_stop(cut, self._at.began or entered)
             raise
         else:
-            outcome = await self._finished(started)
+            outcome = await self._finished(self._at.began or entered)
         return outcome
 
     # After an attempt.
@@ -210,6 +213,11 @@ class Visit:
                 return None
             case "agent_failed" | "timeout":
                 if error is not None and not error.retryable:
+                    if self._at.transport is not None and workflow.patched(CHOSEN_WAITS):
+                        # Whoever chose it for this step did not mean to end the run.
+                        said = f"{step.id}: {self._at.transport} cannot be used: {error.message}"
+                        self._at.transport = None
+                        return await self._ask("human", said, facts)
                     raise Ended("failed", f"{step.id}: {error.message}", error)
                 self._agent_failures += 1
                 if self._agent_failures <= step.retries.agent:

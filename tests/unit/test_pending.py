@@ -52,7 +52,14 @@ NASTY = [
 
 def situation(kind: Any, **more: Any) -> Situation:
     return Situation(
-        **{"state": "waiting", "waiting_for": kind, "step": "mend", "steps": ["mend", "end"], **more}
+        **{
+            "state": "waiting",
+            "waiting_for": kind,
+            "step": "mend",
+            "steps": ["mend", "end"],
+            "following": "end",
+            **more,
+        }
     )
 
 

@@ -40,6 +40,8 @@ def shown(of: RunState, **more: Any) -> str:
         state="done" if more.get("outcome") else "waiting" if wait else "running",
         waiting_for=wait.kind if wait else None,
         step=more.get("step_id"),
+        steps=["mend", "end"],
+        following=more.pop("following", "end"),
         question=more.pop("question", None),
         call=more.pop("call", None),
     )

@@ -487,5 +487,6 @@ class WorkResult(Durable):
     out: WorkOut
     changes: FileChanges = FileChanges()
     outputs: dict[str, ArtifactRef] = {}
+    outputs_not_kept: dict[str, str] = {}
     transcript: ArtifactRef | None = None
     tool_calls: ArtifactRef | None = None

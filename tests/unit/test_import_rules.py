@@ -50,15 +50,11 @@ def test_the_imports_as_they_are_break_no_contract(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "imported"),
     [
-        ("schemas/common.py", "policy.plain"),
         ("policy/plain.py", "system.paths"),
-        ("system/paths.py", "store.keys"),
         ("store/keys.py", "transports.port"),
         ("store/keys.py", "flows.plan"),
-        ("store/keys.py", "workflows.routing"),
         ("store/keys.py", "worker"),
         ("store/keys.py", "boto3"),
-        ("transports/stub.py", "workflows.words"),
         ("transports/stub.py", "claude_agent_sdk"),
         ("transports/claude_cli.py", "claude_agent_sdk"),
         ("flows/plan.py", "workflows.words"),
@@ -67,8 +63,6 @@ def test_the_imports_as_they_are_break_no_contract(copied: Path) -> None:
         ("workflows/routing/graph.py", "workflows.words"),
         ("workflows/routing/graph.py", "policy.budgets"),
         ("activities/trace.py", "workflows.words"),
-        ("activities/trace.py", "cli.here"),
-        ("cli/here.py", "google.genai"),
     ],
 )
 def test_an_import_against_the_rules_breaks_a_contract(copied: Path, file: str, imported: str) -> None:
@@ -82,10 +76,7 @@ def test_an_import_against_the_rules_breaks_a_contract(copied: Path, file: str, 
 
     assert done.returncode == 1, done.stdout + done.stderr
     importer = ".".join(path.relative_to(copied).with_suffix("").parts)
-    named = (
-        "google" if imported == "google.genai" else imported
-    )  # other people's packages are one module each
-    assert f"- {importer} -> {named} (l." in " ".join(done.stdout.split())
+    assert f"- {importer} -> {imported} (l." in " ".join(done.stdout.split())
 
 
 def test_the_rooms_are_those_that_are_installed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -19,9 +19,11 @@ from store.attempts import LOGS, AttemptLog, LogName
 from store.evidence import JSON, JSON_LINES, Evidence
 from system.files import Root
 from system.git import RefMoved
+from system.logs import logger
 from system.paths import PathDenied
 from system.savepoints import take_savepoint
 
+_log = logger("activities")
 _MAX_SAVEPOINTS: Final = 100_000
 _MAX_OUTPUT_BYTES: Final = 5_000_000
 
@@ -141,12 +143,13 @@ async def save_work(
 ) -> WorkOut:
     """Store an attempt's logs, outputs and the result of its work, in this order; return the result."""
     logs = await ctx.blocking(close_logs, ctx, key, log)
-    outputs = await ctx.blocking(_outputs, ctx, key, step) if step and step.outputs else {}
+    outputs = await ctx.blocking(_outputs, ctx, key, step) if step and step.outputs else _Outputs()
     ctx.crash_at("work.logged")
     result = WorkResult(
         out=out,
         changes=changes,
-        outputs=outputs,
+        outputs=outputs.kept,
+        outputs_not_kept=outputs.not_kept,
         transcript=logs.get("transcript"),
         tool_calls=logs.get("tool_calls"),
     )
@@ -200,16 +203,43 @@ async def _take(opened: OpenRun, first: int) -> tuple[int, Savepoint]:
     raise RefMoved("E_GIT_REF_MOVED", f"run {opened.held.run_id} has too many savepoints")
 
 
-def _outputs(ctx: WorkerContext, key: AttemptKey, step: StepSpec) -> dict[str, ArtifactRef]:
-    """Store those of the step's outputs that are text files; the commit holds all of them."""
-    stored: dict[str, ArtifactRef] = {}
+@dataclass(frozen=True)
+class _Outputs:
+    """A step's outputs: where they are stored, and why the others are not."""
+
+    kept: dict[str, ArtifactRef] = field(default_factory=dict)
+    not_kept: dict[str, str] = field(default_factory=dict)
+
+
+def _outputs(ctx: WorkerContext, key: AttemptKey, step: StepSpec) -> _Outputs:
+    """Store those of the step's outputs that are text files; the commit holds all that are there."""
+    outputs = _Outputs()
     with Root(ctx.folder(key.run_id).workspace) as root:
         for path in step.outputs:
-            try:
-                content = root.read(path, max_bytes=_MAX_OUTPUT_BYTES)
-                text = content.data.decode()
-                if not content.truncated:
-                    stored[path] = ctx.evidence.put_text(f"{key.path}/outputs/{path}", text)
-            except (OSError, PathDenied, UnicodeDecodeError, BadInput):
-                continue
-    return stored
+            kept = _keep_output(ctx, root, key, path)
+            if isinstance(kept, ArtifactRef):
+                outputs.kept[path] = kept
+            else:
+                outputs.not_kept[path] = kept
+                extra = {"run_id": key.run_id}
+                _log.warning("output %s of %s is not kept: %s", path, visit_name(key), kept, extra=extra)
+    return outputs
+
+
+def _keep_output(ctx: WorkerContext, root: Root, key: AttemptKey, path: str) -> ArtifactRef | str:
+    """Store an output; the reason where that cannot be done."""
+    try:
+        content = root.read(path, max_bytes=_MAX_OUTPUT_BYTES)
+        if content.truncated:
+            return f"it is larger than {_MAX_OUTPUT_BYTES} bytes"
+        return ctx.evidence.put_text(f"{key.path}/outputs/{path}", content.data.decode())
+    except FileNotFoundError:
+        return "it is not there"
+    except IsADirectoryError:
+        return "it is a folder"
+    except UnicodeDecodeError:
+        return "it is no UTF-8 text"
+    except (PathDenied, BadInput) as error:
+        return error.message
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"

@@ -174,6 +174,7 @@ def _receipt(
         termination_reason=call.routing.exit if call.routing else None,
         fallbacks=work.fallbacks if work else [],
         context_cut=work.context_cut if work else [],
+        outputs_not_kept=done.outputs_not_kept if done else {},
         session=work.session_mode if work else None,
         stop=stop,
         transcript=done.transcript if done else None,

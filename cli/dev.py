@@ -24,8 +24,9 @@ from system.devserver import DevServer
 from system.processes import guarded_argv
 from system.settings import Loaded, resolved
 
+EXAMPLE_TASK: Final = "what is to be done"
 EXAMPLE_INPUT: Final = (
-    '{"flow": "fix", "repo": "/path/to/repository", "task": "what is to be done", "scenario": "demo"}'
+    f'{{"flow": "fix", "repo": "/path/to/repository", "task": "{EXAMPLE_TASK}", "scenario": "demo"}}'
 )
 IN_MEMORY: Final = ":memory:"
 
@@ -70,9 +71,15 @@ def _db(named: str, effective: WorkerSettings) -> Path | None:
     return Path(named).absolute() if named else effective.data_dir / "temporal.sqlite"
 
 
+def example_start(queue: str) -> list[str]:
+    """Return the words that start a run on this queue; the server's address is not among them."""
+    start = ["temporal", "workflow", "start", "--type", WORKFLOW_TYPE, "--task-queue", queue]
+    start += ["--workflow-id", "my-run", "--fail-existing", "--static-summary", EXAMPLE_TASK]
+    return [*start, "--input", EXAMPLE_INPUT]
+
+
 def _announce(server: DevServer, effective: WorkerSettings) -> None:
-    start = ["temporal", "workflow", "start", "--type", WORKFLOW_TYPE, "--task-queue", effective.task_queue]
-    start += ["--workflow-id", "my-run", "--fail-existing", "--input", EXAMPLE_INPUT]
+    start = example_start(effective.task_queue)
     say(f"temporal server  {server.address}")
     say(f"temporal ui      {server.ui_url or 'off'}")
     say(f"task queue       {effective.task_queue}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from flows.findings import MAX_FINDINGS, Fault, Finding
 from flows.lint import Surroundings, lint
 from flows.reading import SHIPPED, find_named, names_in, read_found
+from flows.rules_chain import NoFlow
 from flows.shape import check_shape
 from flows.source import read_source
 from flows.unseen import MEND, unseen, unseen_faults
@@ -17,6 +18,11 @@ from schemas.errors import BadInput
 from schemas.flow import FlowSpec
 
 Loaded = tuple[FlowSpec | None, list[Finding]]
+
+_MEND_BAD = "mend that flow, or name another"
+_MEND_UNKNOWN = (
+    "name a known flow, or the folder of its file in STEPWISE_FLOW_PATHS: beside this one none is looked for"
+)
 
 
 @dataclass(frozen=True)
@@ -103,16 +109,16 @@ class _Followers:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
-        self._found: dict[str, FlowSpec | str] = {}
+        self._found: dict[str, FlowSpec | NoFlow] = {}
 
-    def follow(self, name: str) -> FlowSpec | str:
+    def follow(self, name: str) -> FlowSpec | NoFlow:
         if name not in self._found:
             self._found[name] = self._load(name)
         return self._found[name]
 
-    def _load(self, name: str) -> FlowSpec | str:
+    def _load(self, name: str) -> FlowSpec | NoFlow:
         try:
             spec, findings = _load_found(find_flow(name, self._folders), self._folders, chained=False)
         except BadInput as error:
-            return str(error)
-        return spec if spec is not None else f"{len(findings)} found in it, first {findings[0]}"
+            return NoFlow(str(error), _MEND_UNKNOWN if error.code == "UnknownFlow" else _MEND_BAD)
+        return spec or NoFlow(f"{len(findings)} found in it, first {findings[0]}", _MEND_BAD)

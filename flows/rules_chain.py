@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from flows.findings import Fault
 from flows.known import MAX_CHAIN
 from schemas.flow import FlowSpec
 
-Follow = Callable[[str], FlowSpec | str]
+
+@dataclass(frozen=True)
+class NoFlow:
+    """Why a name leads to no flow, and how to mend it."""
+
+    what: str
+    mend: str
+
+
+Follow = Callable[[str], FlowSpec | NoFlow]
 """Returns the flow of a name, or says why there is none."""
 
 
@@ -31,8 +41,8 @@ def _walk(key: str, before: list[str], name: str, follow: Follow) -> Fault | Non
         what = f"more than {MAX_CHAIN} flows follow one another: {way}"
         return Fault(path, "chain_too_deep", what, "join some of them into one flow")
     found = follow(name)
-    if isinstance(found, str):
-        return Fault(path, "bad_chained_flow", f"{way}: {found}", "mend that flow, or name another")
+    if isinstance(found, NoFlow):
+        return Fault(path, "bad_chained_flow", f"{way}: {found.what}", found.mend)
     for chain in (found.on_complete, found.on_failure):
         if chain is not None:
             fault = _walk(key, [*before, name], chain.flow, follow)

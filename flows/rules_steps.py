@@ -13,6 +13,7 @@ from schemas.common import Budget
 from schemas.flow import Branch, Defaults, FlowSpec, Gate, Microloop, StepSpec, When
 
 _REPORT = "{report}"
+_REPORT_OPTION = {"junit": f"--junitxml={_REPORT}", "coverage": f"--cov-report=xml:{_REPORT}"}
 
 
 def step_faults(spec: FlowSpec) -> Iterator[Fault]:
@@ -124,7 +125,7 @@ def _gate_faults(path: PathInFile, gates: list[Gate]) -> Iterator[Fault]:
             yield Fault((*path, index, "argv"), "empty_argv", "the gate names no program", "write its words")
         if gate.parse != "exit_code" and not any(_REPORT in word for word in gate.argv):
             what = f"gate {gate.name!r} reads a {gate.parse} report, but no word of its argv holds {_REPORT}"
-            mend = f"say where it is written, as in `--junitxml={_REPORT}`"
+            mend = f"say where it is written, as in `{_REPORT_OPTION[gate.parse]}`"
             yield Fault((*path, index, "argv"), "report_missing", what, mend)
 
 

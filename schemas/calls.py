@@ -489,5 +489,6 @@ class WorkResult(Durable):
     out: WorkOut
     changes: FileChanges = FileChanges()
     outputs: dict[str, ArtifactRef] = {}
+    outputs_not_kept: dict[str, str] = {}
     transcript: ArtifactRef | None = None
     tool_calls: ArtifactRef | None = None

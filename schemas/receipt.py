@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from schemas.common import ArtifactRef, Digest, Durable, Execution, SessionMode, UtcTime, Verification
 from schemas.facts import GateCounts
 from schemas.handoff import PartialReason, StopMethod
@@ -88,6 +90,7 @@ class StepReceipt(Durable):
 
     Phases that an earlier attempt of the visit finished (the first of them: ``from_attempt``) are shown as they were;
     their tokens and cost are counted there, so that those of all receipts add up to the run's.
+    ``outputs_not_kept`` names the step's outputs that are not in the store, each with the reason.
     """
 
     schema_version: Literal["1"] = "1"
@@ -117,6 +120,7 @@ class StepReceipt(Durable):
     termination_reason: TerminationReason | None = None
     fallbacks: list[FallbackRecord] = []
     context_cut: list[str] = []
+    outputs_not_kept: dict[str, str] = Field(default={}, exclude_if=lambda reasons: not reasons)
     session: SessionMode | None = None
     stop: StopRecord | None = None
     transcript: ArtifactRef | None = None

@@ -236,6 +236,8 @@ def _receipt(entry: Entry) -> str:
     ]
     line = f"  receipt of attempt {entry.attempt}: {said.get('execution_status')}, "
     line += f"{said.get('verification_status')}; {', '.join(part for part in parts if part)}"
+    for path, why in (said.get("outputs_not_kept") or {}).items():
+        line += f"; output {path} is not kept: {why}"
     return f"{line}; {stop_words(stop)}" if stop else line
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from schemas.calls import WorkResult
 from schemas.common import Budget
 from schemas.errors import ErrorEnvelope
 from schemas.events import ErrorEvent
+from schemas.facts import StepFacts
 from schemas.handoff import SessionRef
+from schemas.receipt import StepReceipt
 from system.processes import leftovers
 from transports.port import (
     Availability,
@@ -383,6 +386,45 @@ async def test_the_transcript_holds_the_prompt_and_is_complete(tmp_path: Path) -
     assert "Do the thing." in lines
     assert '"complete":true' in lines
     assert list(stored.outputs) == ["notes.md"]
+
+
+async def test_an_output_that_is_not_kept_is_named_with_its_reason_in_log_and_receipt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = FLOW.replace("[notes.md]", "[notes.md, gone.md, data.bin, big.txt, folder, out/link.md]")
+    made = "echo notes > notes.md; printf '\\\\377' > data.bin; head -c 5000001 /dev/zero > big.txt; mkdir -p folder out"
+    actions = [f'{{do: run, argv: [sh, -c, "{made}; ln -s /etc/hostname out/link.md"]}}']
+    driver = await acquired(tmp_path, *actions, flow=flow)
+
+    with caplog.at_level(logging.WARNING, "stepwise.activities"):
+        out = await driver.work()
+        recorded = await driver.record(
+            StepFacts(status="UNVERIFIED", tree=out.tree), work=out, work_attempt=1
+        )
+
+    stored = driver.ctx.results.load(driver.key(), WorkResult)
+    receipt = StepReceipt.model_validate_json(driver.ctx.evidence.read(recorded.receipt))
+    assert stored is not None
+    assert list(stored.outputs) == ["notes.md"]
+    reasons = {
+        "gone.md": "it is not there",
+        "data.bin": "it is no UTF-8 text",
+        "big.txt": "it is larger than 5000000 bytes",
+        "folder": "it is a folder",
+        "out/link.md": "'out/link.md': symbolic links are not followed",
+    }
+    assert receipt.outputs_not_kept == stored.outputs_not_kept == reasons
+    for path, why in reasons.items():
+        assert f"output {path} of small/implement#1 is not kept: {why}" in caplog.text
+
+
+async def test_a_receipt_says_nothing_of_outputs_that_are_all_kept(tmp_path: Path) -> None:
+    driver = await acquired(tmp_path)
+    out = await driver.work()
+
+    recorded = await driver.record(StepFacts(status="UNVERIFIED", tree=out.tree), work=out, work_attempt=1)
+
+    assert b"outputs_not_kept" not in driver.ctx.evidence.read(recorded.receipt)
 
 
 async def test_the_gates_of_the_last_attempt_and_the_handoffs_reach_the_next_prompt(tmp_path: Path) -> None:

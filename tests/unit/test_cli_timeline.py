@@ -119,6 +119,13 @@ def test_what_an_agent_does_has_one_line_each(kind: str, said: dict[str, Any], l
     assert shown.endswith(f"    {line}")
 
 
+def test_the_line_of_a_receipt_names_outputs_that_were_not_kept() -> None:
+    said = {"execution_status": "succeeded", "outputs_not_kept": {"a.md": "it is not there"}}
+    line = Lines().of(Entry(NOON, "receipt", "receipt", attempt=1, data=said))
+    assert line is not None
+    assert line.endswith("; output a.md is not kept: it is not there")
+
+
 def test_tokens_have_no_line_and_a_call_that_only_began_has_one_while_it_is_live() -> None:
     assert Lines(live=True).of(Entry(NOON, "agent", "usage", data={"usage": {}})) is None
     assert Lines().of(Entry(NOON, "agent", "tool_started", data={"tool_name": "run"})) is None

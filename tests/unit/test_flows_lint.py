@@ -84,6 +84,18 @@ def test_the_mend_names_the_word_that_was_probably_meant(name: str, mend: str) -
     assert mend in _findings(DATA / "bad" / f"{name}.yaml")[0].mend
 
 
+def test_a_gate_is_told_the_option_for_the_report_that_it_reads() -> None:
+    junit, coverage = _findings(DATA / "bad" / "report_missing.yaml")
+    assert junit.mend.endswith("`--junitxml={report}`")
+    assert coverage.mend.endswith("`--cov-report=xml:{report}`")
+
+
+def test_who_chains_an_unknown_flow_is_told_where_flows_are_looked_for() -> None:
+    unknown, broken = _findings(DATA / "bad" / "chain_unknown.yaml")
+    assert "STEPWISE_FLOW_PATHS" in unknown.mend
+    assert broken.mend == "mend that flow, or name another"
+
+
 def test_a_step_may_loop_over_other_steps_on_a_claim_alone() -> None:
     text = """
 id: judged

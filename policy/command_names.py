@@ -273,6 +273,7 @@ UNSAFE_NAMES: Final = frozenset(
         "BASH_CMDS",
         "BASH_ALIASES",
         "CDPATH",
+        "GLOBIGNORE",
         "ENV",
         "SHELLOPTS",
         "BASHOPTS",

@@ -10,7 +10,8 @@ from typing import Final
 from policy.command_find import EFFECTS
 from policy.command_git import check_git_reading
 from policy.command_names import READ_ONLY_NAMES
-from policy.command_paths import Ground, check_read, known_values
+from policy.command_paths import Ground, check_read, check_reads
+from policy.command_values import known_names
 from policy.shell import read_script
 from policy.shell_words import Command, RefusedCommandError, Word
 
@@ -111,7 +112,8 @@ def check_reading(text: str) -> None:
     for name in script.named:
         if _ENVIRONMENT.fullmatch(name) and name not in READ_ONLY_NAMES and name.strip("_"):
             raise _refused(f"{name} is set")
-    values = known_values(script)
+    values = known_names(script).values
+    check_reads(script, values)
     for command in script.commands:
         for redirect in command.redirects:
             if redirect.operator in {"<", "<&"}:

@@ -1,0 +1,199 @@
+"""What the names of a command line may be worth, and which of them something may set. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from policy.command_names import is_unsafe
+from policy.command_options import known
+from policy.shell import read_script
+from policy.shell_words import Command, RefusedCommandError, Script, Word
+
+GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
+"""Names whose values are those of the surroundings as long as a command line does not set them."""
+ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
+"""An assignment as a word of a command: its name."""
+MOVING: Final = frozenset({"cd", "pushd", "popd"})
+"""Builtins that change the directory."""
+
+_DECLARING: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
+_READING: Final = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "wait", "let"})
+_TEXTS: Final = frozenset({"eval", "trap"})
+_OPAQUE: Final = frozenset({"eval", "source", ".", "trap"})
+_BEFORE: Final = frozenset({"builtin", "command", "--", "-p"})
+_PLAIN_FLAGS: Final = frozenset("xrgpfFt")
+"""Flags of declare and its like that change no value."""
+_OWN: Final = re.compile(
+    r"_|REPLY|MAPFILE|OPTARG|OPTIND|COPROC\w*|BASH\w*|COMP_\w+|DIRSTACK|S?RANDOM|SECONDS|LINENO|EPOCH\w+"
+    r"|FUNCNAME|GROUPS|PIPESTATUS|PPID|E?UID|HISTCMD|READLINE_\w+"
+)
+"""Names that a shell sets by itself: what is assigned to them is not what they are worth."""
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_MAX_GLUED: Final = 8
+_MAX_VALUE: Final = 256
+_SETTLED: Final = re.compile(r"[\w./:@%+,=-]+", re.ASCII)
+"""What stays one word, and itself, where it is expanded without quotes."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of names: what each may be worth, which of ``GIVEN`` may be set, which names are set at all."""
+
+    values: dict[str, list[Word]]
+    unsure: frozenset[str]
+    touched: frozenset[str] | None
+    """None where any name may be set."""
+
+
+def unwrapped(command: Command) -> tuple[Word, ...]:
+    """Return the words of a command without what only says that a builtin is meant."""
+    words = command.words
+    while words and words[0].text in _BEFORE:
+        words = words[1:]
+    return words
+
+
+def in_this_shell(script: Script, *, posix: bool, depth: int) -> Iterator[tuple[Script, Command]]:
+    """Yield every command of a script, and of the texts that eval and trap run in the same shell."""
+    for command in script.commands:
+        yield script, command
+        words = unwrapped(command)
+        if words and words[0].text in _TEXTS and all(one.known for one in words):
+            operands = (
+                words[1:] if words[0].text == "eval" else [one for one in words[1:] if one.text != "--"][:1]
+            )
+            text = " ".join(one.text for one in operands)
+            yield from in_this_shell(
+                read_script(text, posix=posix, depth=depth + 1), posix=posix, depth=depth + 1
+            )
+
+
+def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known:
+    """Return what is known of the names of a script, whatever sets them.
+
+    Refuse a script that sets an unsafe name otherwise than by an assignment.
+    """
+    for name in script.named:
+        if is_unsafe(name):
+            raise unsafe(name)
+    touched, anything, opaque, moves = set(script.values), False, False, False
+    other: set[str] = set()
+    for within, command in in_this_shell(script, posix=posix, depth=depth):
+        touched.update(within.values)
+        words = unwrapped(command)
+        first = words[0].text if words else ""
+        opaque = opaque or first in _OPAQUE
+        moves = moves or first in MOVING
+        sets = _sets(words, within.values, direct=words[:1] == command.words[:1])
+        anything = anything or sets is None
+        other.update(sets or ())
+        for word in command.words:
+            found = ASSIGNED.match(word.text)
+            if found is not None and found[1] in GIVEN:
+                touched.add(found[1])
+    touched |= other
+    unsure = GIVEN if anything else GIVEN & touched
+    values: dict[str, list[Word]] = {}
+    other.update(("PWD", "OLDPWD") if moves else ())
+    if not (anything or opaque or "IFS" in touched):
+        values = {
+            name: list(words)
+            for name, words in script.values.items()
+            if all(word.known for word in words) and name not in other and _OWN.fullmatch(name) is None
+        }
+    return Known(values, unsure, None if anything else frozenset(touched))
+
+
+def _sets(words: Sequence[Word], values: Mapping[str, list[Word]], *, direct: bool) -> set[str] | None:
+    """Return the names that a command sets other than by an assignment that was read, None where it may be any."""
+    name, rest = (words[0].text, words[1:]) if words else ("", ())
+    if name in _DECLARING:
+        return _declared(rest, _PLAIN_FLAGS | ({"n"} if name == "export" else set()), direct=direct)
+    if name == "printf":
+        return _printed(rest, values)
+    if name not in _READING:
+        return set()
+    found: set[str] = set()
+    for word in rest:
+        text = word.text.partition("[")[0]
+        if not Word(text, word.shape[: len(text)]).known:
+            return None
+        if name == "let":
+            found.update(_NAME.findall(word.text))
+        starts = range(_MAX_GLUED) if text.startswith("-") else range(1)
+        found.update(text[at:].partition("=")[0] for at in starts)
+    return found
+
+
+def _declared(words: Sequence[Word], flags: AbstractSet[str], *, direct: bool) -> set[str] | None:
+    found: set[str] = set()
+    for word in words:
+        begins = ASSIGNED.match(word.shape)
+        if begins is not None:
+            if not direct:
+                found.add(begins[1])
+        elif not word.known:
+            return None
+        elif word.text[:1] in {"-", "+"}:
+            if not set(word.text[1:]) <= flags and word.text != "--":
+                return None
+        else:
+            found.update(_NAME.findall(word.text)[:1])
+    return found
+
+
+def _printed(words: Sequence[Word], values: Mapping[str, list[Word]]) -> set[str] | None:
+    first = words[0] if words else None
+    if first is None or not first.text:
+        return set()
+    if first.shape[:1] == "$":
+        worth = [values.get(name, []) for name in first.variables or ("",)]
+        if any(one.known and one.text.lstrip().startswith("-") for some in worth for one in some):
+            known([first], "printf")
+        return set() if all(some and all(one.known for one in some) for some in worth) else None
+    if first.text.startswith("-") and not first.known:
+        return None
+    if not first.text.startswith("-v"):
+        return set()
+    named = [Word(first.text[2:], first.shape[2:])] if first.text != "-v" else list(words[1:2])
+    if any(not one.known and "[" not in one.text for one in named):
+        return None
+    return {one.text.partition("[")[0] for one in named}
+
+
+def unsafe(name: str) -> RefusedCommandError:
+    """Return the refusal to set a name that makes other programs run something."""
+    return RefusedCommandError(
+        "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
+    )
+
+
+def settled(word: Word, values: Mapping[str, Sequence[Word]], sure: Mapping[str, int], at: int) -> Word:
+    """Return what a word certainly is at a command: names that are certainly set by then stand there as their values."""
+    names = word.variables
+    if word.known or not names:
+        return word
+    text, shape = word.text, word.shape
+    for name in dict.fromkeys(names):
+        worth = values.get(name, ())
+        if len(worth) != 1 or sure.get(name, at + 1) > at or len(worth[0].text) > _MAX_VALUE:
+            return word
+        if _SETTLED.fullmatch(worth[0].text) is None:
+            return word
+    parts: list[Word] = []
+    place = 0
+    for found in re.finditer(r"\$\{(\w+)\}", text, re.ASCII):
+        if shape[found.start()] != "$" or set(shape[found.start() : found.end()]) != {"$"}:
+            continue
+        worth_now = values[found[1]][0].text
+        parts += [
+            Word(text[place : found.start()], shape[place : found.start()]),
+            Word(worth_now, '"' * len(worth_now)),
+        ]
+        place = found.end()
+    parts.append(Word(text[place:], shape[place:]))
+    return Word("".join(one.text for one in parts), "".join(one.shape for one in parts))

@@ -239,6 +239,16 @@ def check_protected(words: Iterable[Word], ground: Ground) -> None:
             _check_protected(text, inside(text, ground) or text)
 
 
+def check_unhidden(words: Iterable[Word], ground: Ground, program: str) -> None:
+    """Refuse a word that is, or may be, an option by the value of a name."""
+    for word in words:
+        worth = () if word.known or word.text.startswith("-") else texts(word, ground) or ()
+        if any(text.startswith("-") for text in worth):
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"{program} takes {_shown(word)}, which may be an option; write it out"
+            )
+
+
 def _check_protected(text: str, path: str) -> None:
     if is_protected(path):
         raise RefusedCommandError("E_PATH_PROTECTED", f"{text} is protected: no agent writes it")

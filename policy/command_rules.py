@@ -11,11 +11,12 @@ from typing import Final
 from policy import command_builtins as builtins
 from policy import command_files as files
 from policy import command_names as names
+from policy import command_writers as writers
 from policy.command_find import check_find
 from policy.command_git import check_git
 from policy.command_options import known, options_end
 from policy.command_paths import Ground, check_reads, check_written, moved, texts
-from policy.command_reading import check_reading
+from policy.command_reading import FREE, check_reading
 from policy.command_values import ASSIGNED, in_this_shell, known_names, settled, unwrapped
 from policy.shell import RESERVED, read_script
 from policy.shell_words import Command, RefusedCommandError, Script, Word, literal, opened, unreadable
@@ -105,6 +106,10 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
         check_git([literal(name[len(_GIT) :]), *rest], ground)
     elif (rule := _RULES.get(name)) is not None:
         rule(rest, ground)
+    if name not in FREE and name not in _RULES and name not in names.SEARCHERS and name != "ps":
+        writers.check_anything(name, rest, ground)
+    if fed is not None and name in writers.PATCHING:
+        writers.check_patched(fed.text)
     if name in names.RUNNERS:
         _check_runner(name, rest, ground)
     if name in names.SEARCHERS:
@@ -401,8 +406,6 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
     said = name in names.SAID_FIRST or any(word.text in names.SAID_OPTIONS for word in words)
     if ground.networked and silent and fed is None and not said:
         raise _sent(name)
-    if name == "sed" and any(re.match(r"-\w*i|--in-place", word.text) for word in words):
-        check_written(operands[1:] or operands, ground, unknown=True)
 
 
 def _check_found(words: Sequence[Word], ground: Ground) -> None:
@@ -419,16 +422,8 @@ _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "source": _check_source,
     ".": _check_source,
     **dict.fromkeys(("export", "declare", "typeset", "local", "readonly"), builtins.check_exported),
-    **dict.fromkeys(("rm", "rmdir", "unlink", "rimraf", "trash"), files.check_remove),
-    "mv": files.check_move,
-    **dict.fromkeys(("cp", "install", "ln"), files.check_copy),
-    "rsync": files.check_rsync,
-    **dict.fromkeys(("touch", "mkdir"), files.check_made),
-    "tee": files.check_tee,
-    "truncate": files.check_truncate,
-    "dd": files.check_dd,
-    "chmod": files.check_chmod,
-    **dict.fromkeys(("chown", "chgrp"), files.check_chown),
+    **files.RULES,
+    **writers.RULES,
     "kill": builtins.check_kill,
     "hash": builtins.check_hash,
     "shopt": builtins.check_shopt,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from policy.command_files import named_files
-from policy.command_paths import Ground, check_written
+from policy.command_git_words import check_positions
+from policy.command_paths import Ground, check_pathspecs, check_unhidden, check_written
 from policy.shell_words import RefusedCommandError, Word
 
 _GLOBAL: Final = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"})
@@ -64,6 +65,9 @@ _READING_FORMS: Final = {
 }
 """Sub-commands that only read when the first word after them is one of these."""
 
+_FETCH_CHANGES: Final = (
+    *("--force", "--prune", "--prune-tags", "--refmap", "--stdin", "--update-head-ok", "--set-upstream"),
+)
 _RUNS: Final = ("--ext-diff", "--textconv", "--filters", "--open-files-in-pager", "--upload-pack", "--exec")
 _VALUED: Final = (
     *("--create", "--force-create", "--orphan", "--source", "--conflict", "--exclude", "--message", "--file"),
@@ -95,6 +99,9 @@ _EVERYTHING: Final = frozenset({".", "./", ":/", ":/:", "*", ":", "..", ":(top)"
 
 def check_git(words: Sequence[Word], ground: Ground) -> None:
     """Refuse a call of git that is not on the list; ``words`` are those after ``git``."""
+    check_unhidden(words, ground, "git")
+    if "HOME" in ground.unsure:
+        raise RefusedCommandError("E_CMD_ENVIRONMENT", "HOME decides what git runs; leave it as it is")
     at = 0
     while at < len(words) and words[at].text.startswith("-"):
         text = words[at].text
@@ -153,11 +160,18 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
             name in READING or name in _LISTING or name in _READING_FORMS
         ):
             raise RefusedCommandError("E_GIT_OPTION", f"git {name} {word.text}: write it as --output=FILE")
+    check_positions(name, rest, ground)
     special = _SPECIAL.get(name)
     if special is not None:
         special(options, rest)
         if name == "rm" and not _spares(options):
             check_written(named_files(rest), ground)
+        if (
+            name == "checkout"
+            or (name == "rm" and not _spares(options))
+            or (name == "restore" and _in_tree(options))
+        ):
+            check_pathspecs(named_files(rest), ground)
     elif name == "init":
         _check_init(options, rest, ground)
     elif name == "mv":
@@ -219,10 +233,15 @@ def _restore(options: Sequence[Word], rest: Sequence[Word]) -> None:
     _known(rest, "restore")
     if any(_is_option(word, "--pathspec-from-file") for word in options):
         raise RefusedCommandError("E_GIT_DISCARD", "which files it restores is not said here; name them")
-    if not any(_is_option(word, "--staged") or _has_flag(word, "S") for word in options) or any(
-        _is_option(word, "--worktree", "--no-staged") or _has_flag(word, "W") for word in options
-    ):
+    if _in_tree(options):
         _not_everything(rest)
+
+
+def _in_tree(options: Sequence[Word]) -> bool:
+    """Whether restore changes files, not only what is staged."""
+    return not any(_is_option(word, "--staged") or _has_flag(word, "S") for word in options) or any(
+        _is_option(word, "--worktree", "--no-staged") or _has_flag(word, "W") for word in options
+    )
 
 
 def _branch(options: Sequence[Word], rest: Sequence[Word]) -> None:
@@ -268,8 +287,7 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
         if not word.text.startswith("-") and any(char in word.text for char in ":+@")
     ]
     if odd or any(
-        _is_option(word, "--force", "--prune") or _has_flag(word, "f") or _has_flag(word, "p")
-        for word in options
+        _is_option(word, *_FETCH_CHANGES) or any(_has_flag(word, flag) for flag in "fpPu") for word in options
     ):
         raise RefusedCommandError(
             "E_GIT_REMOTE", "git fetch and pull take the name of a remote and of a branch only"
@@ -279,6 +297,8 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
 
 
 def _remove(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    if any(_is_option(word, "--pathspec-from-file") for word in options):
+        raise RefusedCommandError("E_GIT_DISCARD", "which files it removes is not said here; name them")
     if not _spares(options):
         _not_everything(rest)
 
@@ -291,7 +311,7 @@ def _spares(options: Sequence[Word]) -> bool:
 
 
 def _apply(options: Sequence[Word], _rest: Sequence[Word]) -> None:
-    if any(_is_option(word, "--unsafe-paths", "--directory") for word in options):
+    if any(_is_option(word, "--unsafe-paths", "--directory", "--build-fake-ancestor") for word in options):
         raise RefusedCommandError("E_GIT_OPTION", "git apply changes files outside of where it stands")
 
 
@@ -309,6 +329,7 @@ _SPECIAL: Final[dict[str, Callable[[Sequence[Word], Sequence[Word]], None]]] = {
     "pull": _fetch,
     "rm": _remove,
     "apply": _apply,
+    "am": _apply,
 }
 
 

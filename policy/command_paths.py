@@ -16,6 +16,7 @@ from policy.shell_words import PROCESS, RefusedCommandError, Script, Word
 PROTECTED: Final = (".git", ".gitconfig", ".claude", ".mcp.json", ".vscode", ".idea", ".env")
 """Names within a workspace that decide what runs later, or hold secrets: no agent writes them."""
 
+_WITHIN: Final = (*PROTECTED, ".claude/settings.json", ".vscode/settings.json", ".vscode/tasks.json")
 _HARMLESS: Final = frozenset(
     {"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/tty", "/dev/zero"}
 )
@@ -237,6 +238,18 @@ def check_protected(words: Iterable[Word], ground: Ground) -> None:
     for word in words:
         for text in texts(word, ground) or ():
             _check_protected(text, inside(text, ground) or text)
+
+
+def check_pathspecs(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse paths as git matches them with what is protected: its patterns match dots and slashes too."""
+    for word in words:
+        for text in texts(word, ground) or ():
+            _check_protected(text, text)
+            pattern = _CLASSES.sub("*", posixpath.normpath(text).lower()).replace("\\", "")
+            if any(char in text for char in "*?[") and any(fnmatchcase(one, pattern) for one in _WITHIN):
+                raise RefusedCommandError(
+                    "E_PATH_PROTECTED", f"{text} also means what is protected; name the files"
+                )
 
 
 def check_unhidden(words: Iterable[Word], ground: Ground, program: str) -> None:

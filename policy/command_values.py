@@ -11,7 +11,7 @@ from typing import Final
 from policy.command_names import is_unsafe
 from policy.command_options import known
 from policy.shell import read_script
-from policy.shell_words import Command, RefusedCommandError, Script, Word
+from policy.shell_words import REVISION, Command, RefusedCommandError, Script, Word
 
 GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
 """Names whose values are those of the surroundings as long as a command line does not set them."""
@@ -46,7 +46,7 @@ class Known:
     values: dict[str, list[Word]]
     unsure: frozenset[str]
     touched: frozenset[str] | None
-    """None where any name may be set."""
+    """Names that may be set to what begins with a hyphen, or is more than one word; None where any name may be."""
 
 
 def unwrapped(command: Command) -> tuple[Word, ...]:
@@ -105,7 +105,16 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
             for name, words in script.values.items()
             if all(word.known for word in words) and name not in other and _OWN.fullmatch(name) is None
         }
+    plain = {name for name, words in script.values.items() if all(_is_plain(one) for one in words)}
+    touched -= set() if opaque else plain - other
     return Known(values, unsure, None if anything else frozenset(touched))
+
+
+def _is_plain(word: Word) -> bool:
+    """Whether a value is certainly one word at most, and no option."""
+    if word.text.startswith(REVISION):
+        return word.text[len(REVISION) :][:1] in {"", ".", ":", "^", "~"}
+    return word.known and _SETTLED.fullmatch(word.text) is not None and not word.text.startswith("-")
 
 
 def _sets(words: Sequence[Word], values: Mapping[str, list[Word]], *, direct: bool) -> set[str] | None:

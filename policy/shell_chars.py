@@ -11,6 +11,7 @@ from policy.shell_ansi import ANSI, ansi_char
 from policy.shell_words import (
     PROCESS,
     QUOTED,
+    REVISION,
     RefusedCommandError,
     Script,
     Word,
@@ -31,6 +32,14 @@ _PLAIN_WITHIN: Final = re.compile(r"[^$`\"'\\\n{}<>]+")
 _DELIMITER: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n$`\\]+)\"|(\\?)([A-Za-z0-9_.!%+-]+)")
 _PARAMETER: Final = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[\w@*$-]*\])?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_ASKED: Final = re.compile(
+    r"\s*git (?:--no-pager )?(?:merge-base|rev-parse|rev-list|describe|symbolic-ref|branch --show-current)"
+    r"(?: +(?:--(?:short|verify|quiet|abbrev-ref|show-toplevel|all|tags|always|reverse|max-parents=0|abbrev=\d+"
+    r"|max-count=\d+|short=\d+)|-[nq\d] ?\d*|[\w@][\w./@{}^~-]*|'[\w@][\w./@{}^~-]*'|\"[\w@][\w./@{}^~-]*\"))*"
+    r"\s*(?:2>\s*/dev/null\s*)?",
+    re.ASCII,
+)
+"""What asks git for revisions, whose names begin with no hyphen."""
 _LIKE_A_COMMAND: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*+\s++(?:-+\w|[\w/~.$])")
 
 
@@ -345,6 +354,7 @@ class Cursor:
         return opened()
 
     def _substitution(self, closer: str) -> Word:
+        start = self.pos
         outer, self._pending = self._pending, []
         frozen = bool(outer)
         self._frozen += frozen
@@ -352,7 +362,8 @@ class Cursor:
         self.finish()
         self._pending = outer
         self._frozen -= frozen
-        return opened()
+        asked = _ASKED.fullmatch(self.text, start, self.pos - len(closer))
+        return opened() if asked is None else opened(REVISION)
 
     def _backtick(self, *, quoted: bool) -> Word:
         inner: list[str] = []

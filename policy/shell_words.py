@@ -26,6 +26,8 @@ _SUBSCRIPT: Final = re.compile(r"[\w}]\[[^\]]*[$`]")
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
 WIDE: Final = "{…}"
 """Stands in a word for a sequence that is too long to be written out."""
+REVISION: Final = "${git…}"
+"""The text of what git says of a revision: a word that begins with no hyphen, or nothing."""
 PROCESS: Final = "<(…)"
 """The text of a word that is a process substitution."""
 

@@ -224,6 +224,8 @@ def check_rsync(words: Sequence[Word], ground: Ground) -> None:
     found = given(words, short=_RSYNC_SHORT, valued=_RSYNC_VALUED)
     if any(re.match(r"[^/]*:", one.text) for one in found.operands):
         raise RefusedCommandError("E_CMD_NETWORK", "rsync opens a way to another machine")
+    if found.has("--daemon"):
+        raise RefusedCommandError("E_CMD_OUTLIVES", "rsync --daemon lives longer than the run")
     if found.has("-e", "--rsh", "--rsync-path"):
         raise RefusedCommandError("E_CMD_WRAPPER", "rsync runs another program for its connection")
     if any(one.text.startswith(("--del", "--remove-source")) for one in words):

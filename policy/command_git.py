@@ -8,6 +8,7 @@ from typing import Final
 
 from policy.command_files import named_files
 from policy.command_git_words import check_positions
+from policy.command_options import given
 from policy.command_paths import Ground, check_pathspecs, check_unhidden, check_written
 from policy.shell_words import RefusedCommandError, Word
 
@@ -65,6 +66,7 @@ _READING_FORMS: Final = {
 }
 """Sub-commands that only read when the first word after them is one of these."""
 
+_STRATEGIES: Final = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
 _FETCH_CHANGES: Final = (
     *("--force", "--prune", "--prune-tags", "--refmap", "--stdin", "--update-head-ok", "--set-upstream"),
 )
@@ -310,6 +312,18 @@ def _spares(options: Sequence[Word]) -> bool:
     ) and not any(word.text.startswith("--no") for word in options)
 
 
+def _merge(_options: Sequence[Word], rest: Sequence[Word]) -> None:
+    """Refuse a strategy that git does not bring along: it is a program of that name."""
+    found = given(rest, short="smXFS", valued="--strategy --strategy-option --message --file --into-name")
+    if any(not one.known or one.text not in _STRATEGIES for one in found.values("-s", "--strategy")):
+        raise RefusedCommandError("E_GIT_RUNS", "a strategy of merging is a program; take one of git's own")
+
+
+def _pull(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _fetch(options, rest)
+    _merge(options, rest)
+
+
 def _apply(options: Sequence[Word], _rest: Sequence[Word]) -> None:
     if any(_is_option(word, "--unsafe-paths", "--directory", "--build-fake-ancestor") for word in options):
         raise RefusedCommandError("E_GIT_OPTION", "git apply changes files outside of where it stands")
@@ -326,7 +340,8 @@ _SPECIAL: Final[dict[str, Callable[[Sequence[Word], Sequence[Word]], None]]] = {
     "stash": _stash,
     "commit": _commit,
     "fetch": _fetch,
-    "pull": _fetch,
+    "pull": _pull,
+    "merge": _merge,
     "rm": _remove,
     "apply": _apply,
     "am": _apply,

@@ -37,6 +37,8 @@ def check_sed(words: Sequence[Word], ground: Ground) -> None:
     scripts, files = found.values("-e", "--expression"), found.operands
     if not scripts and not found.has("-f", "--file"):
         scripts, files = files[:1], files[1:]
+    if any(one.text in {"-", "/dev/stdin", "/dev/fd/0"} for one in found.values("-f", "--file")):
+        raise unreadable("a script of sed that it is sent is not read here")
     if found.has("-i", "--in-place"):
         check_written(files, ground, unknown=True)
         for suffix in found.values("-i", "--in-place"):

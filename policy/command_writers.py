@@ -10,14 +10,17 @@ from typing import Final
 from policy.command_options import Given, given
 from policy.command_paths import Ground, check_protected, check_unhidden, check_written, is_protected
 from policy.command_sed import check_sed
-from policy.shell_words import RefusedCommandError, Word
+from policy.shell_words import RefusedCommandError, Word, literal
 
 _STANDARD: Final = frozenset({"-", "/dev/stdout", "/dev/stderr"})
 _OUTPUT: Final = re.compile(
-    r"--?(?:out|output|outfile|outdir|output-(?:file|dir|directory|document)|directory|dir|cwd|prefix|root|dest|destination"
-    r"|target|target-dir|target-directory|log-file|report|junit-?xml)"
+    r"--?[\w-]*(?:out|dir|dest|target|prefix|temp|tmp|build|root|cwd|save|write|report|xml|log)[\w-]*"
 )
-_OUTPUT_SHORT: Final = re.compile(r"-[oCOd]")
+"""An option that by its name says where to write."""
+_NO_OUTPUT: Final = re.compile(r"--?[\w-]*(?:exclude|ignore|skip|omit|without|include|git-dir)[\w-]*")
+_OUTPUT_SHORT: Final = re.compile(r"-[oCOdtB]")
+_UNPACKING: Final = frozenset({"zipfile", "tarfile"})
+_PRINTED: Final = re.compile(r">\s*\"([^\"\n]+)\"")
 _LEAVING_OUT: Final = re.compile(r"--?(?:x|e|exclude|extend|force-exclude|skip|ignore)")
 _IN_PLACE: Final = frozenset(
     [
@@ -135,9 +138,7 @@ _TAR_VALUED: Final = (
     " --blocking-factor --record-size --label --format --suffix --sort --add-file --exclude-tag --exclude-ignore"
     " --owner-map --group-map --hole-detection --level --volno-file --warning --quoting-style --rmt-command"
 )
-_TAR_PLAIN: Final = (
-    "--extract --get --create --append --update --concatenate --catenate --list --delete --remove-files"
-)
+_TAR_PLAIN: Final = "--extract --get --create --append --update --concatenate --catenate --list --delete --remove-files --absolute-names"
 
 
 def check_tar(words: Sequence[Word], ground: Ground) -> None:
@@ -165,6 +166,8 @@ def check_tar(words: Sequence[Word], ground: Ground) -> None:
         if found.has("--remove-files"):
             check_protected(found.operands, ground)
     elif found.has("-x", "--extract", "--get"):
+        if found.has("-P", "--absolute-names"):
+            raise RefusedCommandError("E_CMD_OUTSIDE", "tar -P extracts to wherever the archive says")
         _check([*found.values("-C", "--directory"), *found.values("--one-top-level")], ground)
         check_protected(found.operands, ground)
         if any(_names_protected(one.text) for one in found.values("--transform", "--xform")):
@@ -275,7 +278,7 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
     """
     for at, word in enumerate(words):
         option, equals, _ = word.text.partition("=")
-        if _OUTPUT.fullmatch(option):
+        if _OUTPUT.fullmatch(option) and not _NO_OUTPUT.fullmatch(option):
             start = len(option) + 1
             check_protected(
                 [Word(word.text[start:], word.shape[start:])] if equals else words[at + 1 : at + 2], ground
@@ -286,6 +289,10 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
                 word.shape[len(word.text) - len(word.text[2:].removeprefix("=")) :],
             )
             check_protected([glued] if glued.text else words[at + 1 : at + 2], ground)
+    if name in {"awk", "gawk", "mawk"}:
+        check_written([literal(found) for word in words for found in _PRINTED.findall(word.text)], ground)
+    if name.startswith("python") and _UNPACKING.intersection(word.text for word in words):
+        check_protected(words, ground)
     if name in _IN_PLACE and not _READS_ONLY.intersection(word.text for word in words):
         check_protected(
             [

@@ -40,6 +40,10 @@ _ASKED: Final = re.compile(
     re.ASCII,
 )
 """What asks git for revisions, whose names begin with no hyphen."""
+_COUNTED: Final = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
+)
+"""A name that an arithmetic expression sets."""
 _LIKE_A_COMMAND: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*+\s++(?:-+\w|[\w/~.$])")
 
 
@@ -225,6 +229,8 @@ class Cursor:
         if not self.takes(")"):
             raise unreadable("two parentheses open where one may be meant")
         # Where a shell takes the two for groups, what is in them is a command.
+        for name in _COUNTED.findall("".join(plain)):
+            self.script.values.setdefault("".join(name), []).append(opened())
         if _LIKE_A_COMMAND.search("".join(plain)):
             raise unreadable("an arithmetic expression reads like a command")
 
@@ -363,6 +369,8 @@ class Cursor:
         self._pending = outer
         self._frozen -= frozen
         asked = _ASKED.fullmatch(self.text, start, self.pos - len(closer))
+        if self.text[start : self.pos - len(closer)].strip() == "pwd":
+            return opened("${PWD}")
         return opened() if asked is None else opened(REVISION)
 
     def _backtick(self, *, quoted: bool) -> Word:

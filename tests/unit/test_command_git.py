@@ -105,6 +105,7 @@ DENIED = {
         "find . -name .env -exec cp x {} \\;",
         "find .git -name config -exec cp x {} \\;",
     ),
+    "E_GIT_RUNS": ("git merge -s x y", "git merge -qsx y", "git pull --strategy=x origin"),
     "E_CMD_OUTSIDE": ("find .git -name config -execdir touch x \\;",),
     "E_GIT_OPTION": ("git am --directory=.claude x", "git apply --build-fake-ancestor=.git/x a"),
     "E_CMD_ENVIRONMENT": (
@@ -144,6 +145,8 @@ HONEST = (
     "git pull --ff-only origin main",
     "git rm --cached .env",
     "git rm -r build",
+    "git merge --no-ff -s ours -m x main",
+    "git pull -s recursive origin main",
     "git checkout main -- src/a.py",
     'git checkout -- "$f"',
     "git checkout -- 'src/*.py'",

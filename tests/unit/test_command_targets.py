@@ -158,6 +158,13 @@ PROTECTED = (
     "make -C .git",
     "npm --prefix .git install",
     "openssl rand -out .git/config 3",
+    "pip install -t .git x",
+    "cmake -B .git",
+    "protoc --python_out=.git x",
+    "pytest --basetemp=.git",
+    "awk '{print > \".git/config\"}' x",
+    "awk '{print >>\".git/config\"}' x",
+    "python3 -m zipfile -e a.zip .git",
 )
 OTHERS = {
     "E_CMD_OUTSIDE": (
@@ -169,6 +176,7 @@ OTHERS = {
         "ln -s ../../x src/y",
         "ln -s $HOME/.ssh x",
         "sort -o /etc/x y",
+        "tar -xPf a.tar",
         "sed 'w /etc/x' y",
         "tar -xf x.tar -C /etc",
         "tar -xf x.tar -C ..",
@@ -205,7 +213,13 @@ OTHERS = {
         "sed 's/a/b/ge' y",
         "sed -n '/x/{e ls\n}' y",
     ),
-    "E_CMD_PARSE": ("sed 'k;w x' y", "sed -i/../.git/x s/a/b/ c", "cp -S /x a b"),
+    "E_CMD_OUTLIVES": ("rsync --daemon",),
+    "E_CMD_PARSE": (
+        "sed -nf /dev/stdin f <<< 'w .git/config'",
+        "sed 'k;w x' y",
+        "sed -i/../.git/x s/a/b/ c",
+        "cp -S /x a b",
+    ),
 }
 HONEST = (
     "cp a b",
@@ -281,6 +295,13 @@ HONEST = (
     "prettier --write 'src/**'",
     "perl -pi -e 's/.git/x/' a",
     "gcc -o build/a a.c",
+    'awk \'$1 > "b" {print > "out.txt"}\' x',
+    "grep -r --exclude-dir=.git x .",
+    "tree --gitignore -I .git",
+    "du -sh --exclude=.git .",
+    "ruff check --exclude .git .",
+    'cp -r src "$(pwd)/build"',
+    'ln -sf "$(pwd)/a" b',
     "go build -o bin/x ./cmd",
     "make -C src",
     "npm --prefix web install",

@@ -28,6 +28,7 @@ _PLAIN: Final = re.compile(r"[\w./-]+|\$\{(?:PWD|TMPDIR|HOME)\}[\w./-]*", re.ASC
 """A directory that is one word, and itself, where it is expanded without quotes."""
 
 _MAX_VALUES: Final = 64
+_MAX_PART: Final = 512
 _MAX_PATH: Final = 4_096
 _MAX_WORK: Final = 1_000_000
 
@@ -228,6 +229,8 @@ def _is_protected(part: str) -> bool:
     lowered = part.lower()
     if lowered in PROTECTED:
         return True
+    if len(part) > _MAX_PART:
+        return part[:1] in {".", "[", "\\"}
     # What a class matches is not read: it may be anything.
     pattern = _CLASSES.sub("*", lowered).replace("\\", "")
     return part[:1] in {".", "[", "\\"} and any(fnmatchcase(one, pattern) for one in PROTECTED)
@@ -244,7 +247,7 @@ def check_pathspecs(words: Iterable[Word], ground: Ground) -> None:
     """Refuse paths as git matches them with what is protected: its patterns match dots and slashes too."""
     for word in words:
         for text in texts(word, ground) or ():
-            _check_protected(text, text)
+            _check_protected(text, inside(text, ground) or text)
             pattern = _CLASSES.sub("*", posixpath.normpath(text).lower()).replace("\\", "")
             if any(char in text for char in "*?[") and any(fnmatchcase(one, pattern) for one in _WITHIN):
                 raise RefusedCommandError(

@@ -19,7 +19,7 @@ _FLAGS: Final = re.compile(r"[gpiImM\d]*")
 _LINE: Final = re.compile(r"[^\n]*")
 _LABEL: Final = re.compile(r"[^\n;}]*")
 _TEXT: Final = re.compile(r"(?:[^\n\\]|\\.)*", re.DOTALL)
-_BRACKET: Final = re.compile(r"\^?\]?(?:\[[:.=][^\]\n]*\]|[^\]\n])*\]")
+_BRACKET: Final = re.compile(r"\^?\]?(?:\[[:.=][^\]\n]{0,32}\]|[^\]\n]){0,256}\]")
 _NUMBER: Final = re.compile(r"[ \t]*\d*")
 _WITHOUT: Final = frozenset("{}=dDgGhHnNpPxFz")
 _MAX_SCRIPTS: Final = 64

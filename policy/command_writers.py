@@ -19,6 +19,7 @@ _OUTPUT: Final = re.compile(
 """An option that by its name says where to write."""
 _NO_OUTPUT: Final = re.compile(r"--?[\w-]*(?:exclude|ignore|skip|omit|without|include|git-dir)[\w-]*")
 _OUTPUT_SHORT: Final = re.compile(r"-[oCOdtB]")
+_MAX_OPTION: Final = 256
 _UNPACKING: Final = frozenset({"zipfile", "tarfile"})
 _PRINTED: Final = re.compile(r">\s*\"([^\"\n]+)\"")
 _LEAVING_OUT: Final = re.compile(r"--?(?:x|e|exclude|extend|force-exclude|skip|ignore)")
@@ -278,6 +279,8 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
     """
     for at, word in enumerate(words):
         option, equals, _ = word.text.partition("=")
+        if len(option) > _MAX_OPTION:
+            continue
         if _OUTPUT.fullmatch(option) and not _NO_OUTPUT.fullmatch(option):
             start = len(option) + 1
             check_protected(

@@ -334,3 +334,50 @@ def test_a_program_writes_nowhere_else_and_runs_nothing_by_an_option(code: str, 
 @pytest.mark.parametrize("command", HONEST)
 def test_what_is_written_where_it_may_be_is_allowed(command: str) -> None:
     assert judge(command, workspace=WORKSPACE) == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "sed '",
+        "sed -n 's/",
+        "sed -i '",
+        "cd ",
+        "cc --",
+        "cc --out=",
+        "git rm ",
+        "git log $",
+        "awk '",
+        "tar x --transform=",
+        "x=",
+        "x=$(git rev-parse ",
+        "cp -t ",
+        "patch <<A\n+++ ",
+        "eval '",
+        "trap '",
+        "((",
+        "export ",
+    ],
+)
+def test_a_long_word_is_judged_within_bounds(before: str) -> None:
+    after = "'" if "'" in before else ""
+    for part in (
+        "[",
+        "[:a]",
+        "\\",
+        "out",
+        "-",
+        "a",
+        "s/a/b/;",
+        ".g*",
+        "{",
+        "w ",
+        "a ",
+        " -n",
+        "x=",
+        "++",
+        ">",
+        "../",
+        "1,",
+    ):
+        assert judge(f"{before}{part * 20_000}{after}").code != "E_CMD_JUDGE"

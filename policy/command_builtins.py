@@ -10,9 +10,8 @@ from policy import command_names as names
 from policy.command_options import known
 from policy.command_paths import Ground, texts
 from policy.command_values import ASSIGNED, unsafe
-from policy.shell_words import WIDE, RefusedCommandError, Word, literal, opened
+from policy.shell_words import WIDE, RefusedCommandError, Word, opened
 
-_SET: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MEANINGS: Final = frozenset({"dotglob", "expand_aliases", "cdable_vars"})
 _EVERYBODY: Final = re.compile(r"[-+]?0*[01]")
 
@@ -39,37 +38,11 @@ def check_exported(words: Sequence[Word], _ground: Ground) -> None:
             check_name(odd[1], opened())
 
 
-def check_set(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse to read something into a name that decides what other programs run."""
-    for word in words:
-        worth = texts(word, ground)
-        if worth is None and "$" in word.shape.partition("[")[0]:
-            known([word], "what sets a name")
-        for text in worth or (word.text,):
-            found = _SET.match(text)
-            if found is not None:
-                check_name(found[0], opened())
-
-
-def check_getopts(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse the name that getopts sets."""
-    check_set(words[1:2], ground)
-
-
-def check_printf(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse the name that ``printf -v`` sets."""
-    for word in words[:1]:
-        if any(one.startswith("-v") for one in texts(word, ground) or ()):
-            known([word], "printf")
-            check_set([literal(word.text[2:]), *words[1:2]] if word.text != "-v" else words[1:2], ground)
-
-
-def check_mapfile(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse to run a text for lines, and the name that they are read into."""
+def check_mapfile(words: Sequence[Word], _ground: Ground) -> None:
+    """Refuse to run a text for lines."""
     known(words, "mapfile")
     if any(re.match(r"-\w*C", word.text) for word in words):
         raise RefusedCommandError("E_CMD_WRAPPER", "mapfile -C runs a text for the lines it reads")
-    check_set(words, ground)
 
 
 def check_jobs(words: Sequence[Word], _ground: Ground) -> None:

@@ -274,6 +274,7 @@ UNSAFE_NAMES: Final = frozenset(
         "BASH_ALIASES",
         "CDPATH",
         "GLOBIGNORE",
+        "SSH_ASKPASS",
         "XDG_CONFIG_HOME",
         "ENV",
         "SHELLOPTS",

@@ -109,10 +109,11 @@ def check_reading(text: str) -> None:
     script = read_script(text)
     if script.functions:
         raise _refused("a function is defined")
-    for name in script.named:
+    found = known_names(script)
+    for name in sorted(found.named):
         if _ENVIRONMENT.fullmatch(name) and name not in READ_ONLY_NAMES and name.strip("_"):
             raise _refused(f"{name} is set")
-    values = known_names(script).values
+    values = found.values
     check_reads(script, values)
     for command in script.commands:
         for redirect in command.redirects:

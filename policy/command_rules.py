@@ -431,7 +431,4 @@ _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "shopt": builtins.check_shopt,
     "jobs": builtins.check_jobs,
     **dict.fromkeys(("mapfile", "readarray"), builtins.check_mapfile),
-    "read": builtins.check_set,
-    "getopts": builtins.check_getopts,
-    "printf": builtins.check_printf,
 }

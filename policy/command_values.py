@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policy.command_names import is_unsafe
-from policy.command_options import known
+from policy.command_options import given, known
 from policy.shell import read_script
 from policy.shell_words import REVISION, Command, RefusedCommandError, Script, Word
 
@@ -21,7 +21,15 @@ MOVING: Final = frozenset({"cd", "pushd", "popd"})
 """Builtins that change the directory."""
 
 _DECLARING: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
-_READING: Final = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "wait", "let"})
+_READING: Final = {
+    "read": "adinNptu",
+    "mapfile": "dnOsuCc",
+    "readarray": "dnOsuCc",
+    "getopts": "",
+    "unset": "",
+    "wait": "p",
+}
+"""Builtins that set the names among their words, with their options that take a value."""
 _TEXTS: Final = frozenset({"eval", "trap"})
 _OPAQUE: Final = frozenset({"eval", "source", ".", "trap"})
 _BEFORE: Final = frozenset({"builtin", "command", "--", "-p"})
@@ -33,7 +41,6 @@ _OWN: Final = re.compile(
 )
 """Names that a shell sets by itself: what is assigned to them is not what they are worth."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_MAX_GLUED: Final = 8
 _MAX_VALUE: Final = 256
 _SETTLED: Final = re.compile(r"[\w./:@%+,=-]+", re.ASCII)
 """What stays one word, and itself, where it is expanded without quotes."""
@@ -47,6 +54,8 @@ class Known:
     unsure: frozenset[str]
     touched: frozenset[str] | None
     """Names that may be set to what begins with a hyphen, or is more than one word; None where any name may be."""
+    named: frozenset[str]
+    """Names that something else than an assignment or a declaration sets."""
 
 
 def unwrapped(command: Command) -> tuple[Word, ...]:
@@ -77,11 +86,8 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
 
     Refuse a script that sets an unsafe name otherwise than by an assignment.
     """
-    for name in script.named:
-        if is_unsafe(name):
-            raise unsafe(name)
     touched, anything, opaque, moves = set(script.values), False, False, False
-    other: set[str] = set()
+    other, named = set[str](), set(script.named)
     for within, command in in_this_shell(script, posix=posix, depth=depth):
         touched.update(within.values)
         words = unwrapped(command)
@@ -91,10 +97,14 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
         sets = _sets(words, within.values, direct=words[:1] == command.words[:1])
         anything = anything or sets is None
         other.update(sets or ())
+        named.update(sets or () if first not in {*_DECLARING, "unset"} else ())
         for word in command.words:
             found = ASSIGNED.match(word.text)
             if found is not None and found[1] in GIVEN:
                 touched.add(found[1])
+    for name in sorted(named):
+        if is_unsafe(name):
+            raise unsafe(name)
     touched |= other
     unsure = GIVEN if anything else GIVEN & touched
     values: dict[str, list[Word]] = {}
@@ -107,7 +117,7 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
         }
     plain = {name for name, words in script.values.items() if all(_is_plain(one) for one in words)}
     touched -= set() if opaque else plain - other
-    return Known(values, unsure, None if anything else frozenset(touched))
+    return Known(values, unsure, None if anything else frozenset(touched), frozenset(named))
 
 
 def _is_plain(word: Word) -> bool:
@@ -124,17 +134,30 @@ def _sets(words: Sequence[Word], values: Mapping[str, list[Word]], *, direct: bo
         return _declared(rest, _PLAIN_FLAGS | ({"n"} if name == "export" else set()), direct=direct)
     if name == "printf":
         return _printed(rest, values)
+    if name == "let":
+        return {found for word in rest for found in _NAME.findall(word.text)}
     if name not in _READING:
         return set()
+    found = given(rest, short=_READING[name])
+    named = [*found.operands, *found.values("-a")]
+    if name == "wait":
+        named = found.values("-p")
+    elif name == "getopts":
+        named = named[1:2]
+    return _plain_names(named, name)
+
+
+def _plain_names(words: Sequence[Word], program: str) -> set[str] | None:
+    """Return names that are set; where they are only known when it runs, None for unset, a refusal for the others."""
     found: set[str] = set()
-    for word in rest:
-        text = word.text.partition("[")[0]
-        if not Word(text, word.shape[: len(text)]).known:
-            return None
-        if name == "let":
-            found.update(_NAME.findall(word.text))
-        starts = range(_MAX_GLUED) if text.startswith("-") else range(1)
-        found.update(text[at:].partition("=")[0] for at in starts)
+    for word in words:
+        name = word.text.partition("[")[0]
+        plain = Word(name, word.shape[: len(name)])
+        if not plain.known or (word.pattern and name == word.text):
+            if program == "unset":
+                return None
+            known([plain], "what sets a name")
+        found.add(name)
     return found
 
 
@@ -169,9 +192,7 @@ def _printed(words: Sequence[Word], values: Mapping[str, list[Word]]) -> set[str
     if not first.text.startswith("-v"):
         return set()
     named = [Word(first.text[2:], first.shape[2:])] if first.text != "-v" else list(words[1:2])
-    if any(not one.known and "[" not in one.text for one in named):
-        return None
-    return {one.text.partition("[")[0] for one in named}
+    return _plain_names(named, "printf")
 
 
 def unsafe(name: str) -> RefusedCommandError:

@@ -96,11 +96,6 @@ def _check_builtin(command: Command, script: Script) -> None:
         given = [literally(word) for word in words[told + 2 :]]
     if any(subscripted(text) for text in given):
         raise unreadable(f"{name} is given a subscript that bash would expand once more")
-    if setting:
-        for word in words[1:]:
-            text = word.text.partition("[")[0]
-            starts = range(2, min(len(text), 8)) if text.startswith("-") else (0,)
-            script.named.extend(text[at:] for at in starts)
     if not words or setting:
         for redirect in command.redirects:
             for word in (redirect.target, *redirect.body):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from command_table import WORKSPACE
 
-from policy.commands import ALLOWED, judge
+from policy.commands import ALLOWED, judge, judge_read_only
 
 SETTERS = (
     "printf -v x /",
@@ -16,12 +16,13 @@ SETTERS = (
     "read x < file",
     "builtin read x < file",
     "command read -r x < file",
-    "read -rx < file",
+    "read -rax < file",
+    "o=-ax; read $o < file",
     "read -a x < file",
     "read $y < file",
     "mapfile x < file",
     "mapfile -t x < file",
-    "readarray -tx < file",
+    "readarray -t -- x < file",
     "getopts ab x",
     "declare -n r=x; r=/",
     "declare -gn r=x; r=/",
@@ -106,6 +107,8 @@ HONEST = (
     "export x=build; rm -rf $x",
     "declare -r x=build; rm -rf $x",
     "x=build; unset y; rm -rf $x",
+    'x=build; read -rp "Enter $q: " y; rm -rf $x',
+    'x=build; make & wait "$!"; rm -rf $x',
     "x=build; printf '%s\\n' $x; rm -rf $x",
     "TMPDIR=/tmp/a; echo x > $TMPDIR/y",
     "export TMPDIR=/tmp/a && echo x > $TMPDIR/y",
@@ -176,6 +179,19 @@ UNSURE = (
 def test_a_value_that_something_may_have_replaced_is_not_known(setter: str) -> None:
     command = f"x=build; {setter}; rm -rf $x"
     assert judge(command, workspace=WORKSPACE).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "read PAGER < f", "builtin read -r PAGER < f", "read -raPAGER < f", "read -p x PAGER", "mapfile -n 1 PAGER < f",
+        "command printf -v PAGER x", "printf -vPAGER x", "getopts a PAGER", "wait -np PAGER", "let PAGER=1",
+        "exec {BASH_ENV}>f", "eval 'read PAGER < f'", "trap 'read PAGER < f' EXIT", "bash -c 'read PAGER < f'",
+    ],
+)  # fmt: skip
+def test_no_builtin_sets_what_decides_what_other_programs_run(command: str) -> None:
+    assert judge(command, workspace=WORKSPACE).code == "E_CMD_ENVIRONMENT"
+    assert judge_read_only(command, workspace=WORKSPACE).decision == "deny"
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from policy import command_names as names
-from policy.command_paths import Ground, texts, unsafe
-from policy.shell_words import RefusedCommandError, Word, literal, opened
+from policy.command_options import known
+from policy.command_paths import Ground, texts
+from policy.command_values import ASSIGNED, unsafe
+from policy.shell_words import WIDE, RefusedCommandError, Word, opened
 
-ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
-"""An assignment as a word of a command: its name."""
-_SET: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_MEANINGS: Final = frozenset({"dotglob", "expand_aliases", "cdable_vars"})
 _EVERYBODY: Final = re.compile(r"[-+]?0*[01]")
 
 
@@ -38,37 +38,11 @@ def check_exported(words: Sequence[Word], _ground: Ground) -> None:
             check_name(odd[1], opened())
 
 
-def check_set(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse to read something into a name that decides what other programs run."""
-    for word in words:
-        worth = texts(word, ground)
-        if worth is None and word.shape[:1] == "$":
-            known([word], "what sets a name")
-        for text in worth or (word.text,):
-            found = _SET.match(text)
-            if found is not None:
-                check_name(found[0], opened())
-
-
-def check_getopts(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse the name that getopts sets."""
-    check_set(words[1:2], ground)
-
-
-def check_printf(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse the name that ``printf -v`` sets."""
-    for word in words[:1]:
-        if any(one.startswith("-v") for one in texts(word, ground) or ()):
-            known([word], "printf")
-            check_set([literal(word.text[2:]), *words[1:2]] if word.text != "-v" else words[1:2], ground)
-
-
-def check_mapfile(words: Sequence[Word], ground: Ground) -> None:
-    """Refuse to run a text for lines, and the name that they are read into."""
+def check_mapfile(words: Sequence[Word], _ground: Ground) -> None:
+    """Refuse to run a text for lines."""
     known(words, "mapfile")
     if any(re.match(r"-\w*C", word.text) for word in words):
         raise RefusedCommandError("E_CMD_WRAPPER", "mapfile -C runs a text for the lines it reads")
-    check_set(words, ground)
 
 
 def check_jobs(words: Sequence[Word], _ground: Ground) -> None:
@@ -76,16 +50,6 @@ def check_jobs(words: Sequence[Word], _ground: Ground) -> None:
     known(words, "jobs")
     if any(re.match(r"-\w*x", word.text) for word in words):
         raise RefusedCommandError("E_CMD_WRAPPER", "jobs -x runs a program; run that program itself")
-
-
-def known(words: Sequence[Word], program: str) -> None:
-    """Refuse words of a program that may turn out to be other words, or more of them."""
-    for word in words:
-        if not word.known or word.pattern:
-            raise RefusedCommandError(
-                "E_CMD_DYNAMIC",
-                f"{program} takes {word.text[:80]}, which is only known when it runs; write it out",
-            )
 
 
 def check_kill(words: Sequence[Word], ground: Ground) -> None:
@@ -97,9 +61,19 @@ def check_kill(words: Sequence[Word], ground: Ground) -> None:
     elif first.startswith("-") and first != "--" and len(targets) > 1:
         targets = targets[1:]
     for target in targets:
+        if WIDE in target.text:
+            known([target], "kill")
         for text in texts(target, ground) or (target.text,):
             if _EVERYBODY.fullmatch(text.strip()):
                 raise RefusedCommandError("E_CMD_KILL", f"kill {text} ends processes that are not yours")
+
+
+def check_shopt(words: Sequence[Word], _ground: Ground) -> None:
+    """Refuse to change what patterns, names and directories mean."""
+    known(words, "shopt")
+    texts_given = [word.text for word in words]
+    if _MEANINGS.intersection(texts_given) and "-u" not in texts_given:
+        raise RefusedCommandError("E_CMD_ALIAS", "shopt changes what a pattern or a name means")
 
 
 def check_hash(words: Sequence[Word], _ground: Ground) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from policy.command_paths import Ground, check_removal, check_written
-from policy.shell_words import RefusedCommandError, Word, literal, unreadable
+from policy.command_options import Given, given
+from policy.command_paths import (
+    Ground,
+    check_protected,
+    check_removal,
+    check_unhidden,
+    check_written,
+    inside,
+    is_protected,
+    texts,
+)
+from policy.shell_words import RefusedCommandError, Word, unreadable
 
 _OPEN_TO_ALL: Final = re.compile(r"0*[0-7]*[2367]|(?:[ugoa]*[oa][ugoa]*|)[+=][rXstx]*w\w*|[^,]*s")
 _MAX_MODE: Final = 60
@@ -32,26 +43,117 @@ def check_remove(words: Sequence[Word], ground: Ground) -> None:
 
 def check_move(words: Sequence[Word], ground: Ground) -> None:
     """Judge a move: what goes is removed where it was and written where it goes."""
-    operands = named_files(words)
-    check_removal([one for one in operands[:-1] if one.known], ground)
-    check_copy(words, ground)
+    found = _copied(words, ground)
+    sources = found.operands if found.has("-t", _TARGET) else found.operands[:-1]
+    check_removal([one for one in sources if one.known], ground)
+    check_protected(sources, ground)
+    _check_target(found, ground)
 
 
 def check_copy(words: Sequence[Word], ground: Ground) -> None:
     """Judge where a copy goes: its last operand, or the target directory of an option."""
-    for at, word in enumerate(words):
-        if word.text.startswith("-t") and len(word.text) > len("-t"):
-            check_written([literal(word.text[2:])], ground)
-        elif word.text == "-t" or (word.text.startswith("--t") and "=" not in word.text):
-            check_written(words[at + 1 : at + 2], ground)
-        elif word.text.startswith("--t"):
-            check_written([literal(word.text.partition("=")[2])], ground)
-    check_written(named_files(words)[-1:], ground)
+    found = _copied(words, ground)
+    _check_target(found, ground)
+    if found.has("-s", "-l", "--symbolic-link", "--link"):
+        _check_linked(found, ground)
+
+
+def check_link(words: Sequence[Word], ground: Ground) -> None:
+    """Judge a link: where it stands, and that nothing is written through it which may not be written."""
+    found = _copied(words, ground)
+    sources = len(found.operands) == 1 or found.has("-t", _TARGET)
+    if not (sources and len(found.operands) == 1):
+        _check_target(found, ground)
+    _check_linked(found, ground)
+
+
+def check_install(words: Sequence[Word], ground: Ground) -> None:
+    """Judge what is installed: where it goes, directories that are made, and that no other program strips it."""
+    found = _copied(words, ground, "gmo")
+    if found.has("--strip-program"):
+        raise RefusedCommandError("E_CMD_WRAPPER", "install --strip-program runs a program; run it itself")
+    if found.has("-d", "--directory"):
+        check_written(found.operands, ground)
+    else:
+        _check_target(found, ground)
+
+
+_TARGET: Final = "--target-directory"
+_VALUED: Final = f"{_TARGET} --suffix --group --mode --owner --strip-program"
+_PLAIN: Final = "--symbolic-link --link --directory"
+
+
+def _copied(words: Sequence[Word], ground: Ground, short: str = "") -> Given:
+    check_unhidden(words, ground, "a copy")
+    found = given(words, short=f"tS{short}", valued=_VALUED, plain=_PLAIN)
+    if any("/" in one.text or not one.known for one in found.values("-S", "--suffix")):
+        raise unreadable("a suffix of copies is no plain one")
+    return found
+
+
+def _check_target(found: Given, ground: Ground) -> None:
+    """Judge where something goes, and in a directory under which names."""
+    targets, sources = found.values("-t", _TARGET), found.operands
+    if not targets:
+        targets, sources = found.operands[-1:], found.operands[:-1]
+        # A single file that goes to another name brings no name of its own along.
+        if len(sources) == 1 and not any(_is_folder(one, ground) for one in targets):
+            sources = []
+    check_written(targets, ground)
+    for source in sources:
+        for text in texts(source, ground) or ():
+            if is_protected(posixpath.basename(posixpath.normpath(text))):
+                raise RefusedCommandError(
+                    "E_PATH_PROTECTED", f"{text} is protected: no agent writes it elsewhere"
+                )
+
+
+def _is_folder(target: Word, ground: Ground) -> bool:
+    """Whether a target can only be a directory, or is where everything is."""
+    return any(
+        one.endswith(("/", "/.", "/..")) or inside(one, ground) == "." for one in texts(target, ground) or ()
+    )
+
+
+def _check_linked(found: Given, ground: Ground) -> None:
+    """Refuse a link to what no agent writes: everything could be written through it."""
+    sources = found.operands
+    if not found.has("-t", _TARGET) and len(sources) > 1:
+        *sources, last = sources
+        folder = (
+            posixpath.dirname(last.text)
+            if last.known and found.has("-s", "--symbolic", "--symbolic-link")
+            else ""
+        )
+    else:
+        folder = ""
+    for source in sources:
+        worth = texts(source, ground)
+        if worth is None:
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"where {source.text[:80]} links to is only known when it runs"
+            )
+        for text in worth:
+            path = text if text.startswith(("/", "~", "$")) else posixpath.join(folder, text)
+            if is_protected(text):
+                raise RefusedCommandError("E_PATH_PROTECTED", f"{text} is protected: no agent links to it")
+            plain = posixpath.normpath(path)
+            if (inside(path, ground) is None or (ground.afar and path == text)) and not plain.startswith(
+                _LINKABLE
+            ):
+                raise RefusedCommandError(
+                    "E_CMD_OUTSIDE", f"{text} is outside the workspace; link to what is inside"
+                )
+
+
+_LINKABLE: Final = ("/usr/", "/opt/", "/bin/", "/lib", "/nix/", "/tmp/", "${TMPDIR}/")  # noqa: S108 - judged, not opened
+"""Where links may lead: to what agents may write anyway, and to where programs are that nobody but root changes."""
 
 
 def check_made(words: Sequence[Word], ground: Ground) -> None:
     """Judge files and directories that are made; names that are only known when they run pass."""
-    check_written(named_files(words), ground, unknown=True)
+    found = given(words, short="drtm", valued="--date --reference --time --mode")
+    check_written(found.operands, ground, unknown=True)
 
 
 def check_tee(words: Sequence[Word], ground: Ground) -> None:
@@ -83,30 +185,69 @@ def _recursive(words: Iterable[Word]) -> bool:
 
 def check_chmod(words: Sequence[Word], ground: Ground) -> None:
     """Judge a change of permissions: no tree is opened to everybody, no file runs as somebody else."""
-    modes = [one.text for one in words if not one.text.startswith("--")]
-    symbolic = [one for one in modes if not re.fullmatch(r"-[RcfvR]+", one)]
-    if any(len(one) > _MAX_MODE for one in symbolic[:1]):
+    plain = [
+        one for one in words if not re.fullmatch(r"-[Rcfv]+", one.text) and not one.text.startswith("--")
+    ]
+    copied = any(one.text.startswith("--ref") for one in words)
+    mode = "" if copied or not plain else plain[0].text
+    if len(mode) > _MAX_MODE:
         raise unreadable("chmod has an odd mode")
-    mode, files = (symbolic[0] if symbolic else ""), named_files(words)
     if _recursive(words) and any(_OPEN_TO_ALL.fullmatch(part) for part in mode.split(",")):
         raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod -R {mode} opens a whole tree to everybody")
     if any(_SET_ID.fullmatch(part) for part in mode.split(",")):
         raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod {mode} lets a file run as somebody else")
-    check_written([one for one in files if one.text != mode], ground, unknown=not _recursive(words))
+    check_written(plain if copied else plain[1:], ground, unknown=not _recursive(words))
 
 
 def check_chown(words: Sequence[Word], ground: Ground) -> None:
     """Judge a change of owner: never a whole tree."""
     if _recursive(words):
         raise RefusedCommandError("E_CMD_PERMISSIONS", "chown -R gives a whole tree to somebody else")
-    check_written(named_files(words)[1:], ground)
+    found = given(words, valued="--reference --from")
+    check_written(found.operands if found.has("--reference") else found.operands[1:], ground)
+
+
+_RSYNC_SHORT: Final = "efTMB@"
+_RSYNC_WRITES: Final = "--backup-dir --temp-dir --partial-dir --log-file --write-batch --only-write-batch"
+_RSYNC_VALUED: Final = (
+    f"{_RSYNC_WRITES} --rsh --rsync-path --exclude --exclude-from --include --include-from --filter --files-from --suffix"
+    " --chmod --chown --usermap --groupmap --compare-dest --copy-dest --link-dest --bwlimit --max-size --min-size"
+    " --max-delete --timeout --contimeout --block-size --modify-window --out-format --log-file-format --info --debug"
+    " --port --password-file --read-batch --protocol --iconv --checksum-seed --address --sockopts --compress-level"
+    " --compress-choice --skip-compress --checksum-choice --stop-after --stop-at --remote-option --outbuf --copy-as"
+)
 
 
 def check_rsync(words: Sequence[Word], ground: Ground) -> None:
     """Judge a copy of a tree: not to or from another machine, removing only what may go."""
-    operands = named_files(words)
-    if any(re.match(r"[^/]*:", one.text) for one in operands):
+    check_unhidden(words, ground, "rsync")
+    found = given(words, short=_RSYNC_SHORT, valued=_RSYNC_VALUED)
+    if any(re.match(r"[^/]*:", one.text) for one in found.operands):
         raise RefusedCommandError("E_CMD_NETWORK", "rsync opens a way to another machine")
+    if found.has("--daemon"):
+        raise RefusedCommandError("E_CMD_OUTLIVES", "rsync --daemon lives longer than the run")
+    if found.has("-e", "--rsh", "--rsync-path"):
+        raise RefusedCommandError("E_CMD_WRAPPER", "rsync runs another program for its connection")
     if any(one.text.startswith(("--del", "--remove-source")) for one in words):
-        check_removal(operands[-1:], ground)
-    check_written(operands[-1:], ground)
+        check_removal(found.operands[-1:], ground)
+    if any(one.text.startswith("--remove-source") for one in words):
+        check_protected(found.operands[:-1], ground)
+    check_written(found.values("-T", *_RSYNC_WRITES.split()), ground)
+    _check_target(found, ground)
+
+
+RULES: Final = {
+    **dict.fromkeys(("rm", "rmdir", "unlink", "rimraf", "trash"), check_remove),
+    "mv": check_move,
+    "cp": check_copy,
+    "ln": check_link,
+    "install": check_install,
+    "rsync": check_rsync,
+    **dict.fromkeys(("touch", "mkdir"), check_made),
+    "tee": check_tee,
+    "truncate": check_truncate,
+    "dd": check_dd,
+    "chmod": check_chmod,
+    **dict.fromkeys(("chown", "chgrp"), check_chown),
+}
+"""By program: the rule for it."""

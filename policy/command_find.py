@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from policy.command_paths import Ground, check_removal, check_written, texts
+from policy.command_paths import Ground, check_removal, check_written, is_protected, texts
 from policy.shell_words import RefusedCommandError, Word, literal, unreadable
 
 EFFECTS: Final = frozenset(
@@ -36,6 +37,25 @@ _VALUED: Final = frozenset(
 )
 """Tests and actions that take one value."""
 _RUNNING: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_BESIDE: Final = frozenset({"-execdir", "-okdir"})
+_ONLY_READING: Final = frozenset(
+    {
+        "cat",
+        "ls",
+        "head",
+        "tail",
+        "grep",
+        "wc",
+        "stat",
+        "file",
+        "echo",
+        "basename",
+        "dirname",
+        "md5sum",
+        "sha256sum",
+        "du",
+    }
+)
 _REMOVING: Final = frozenset({"rm", "rmdir", "unlink", "mv", "shred"})
 
 Check = Callable[[Sequence[Word], Ground], None]
@@ -46,6 +66,8 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     _check_known(words, ground)
     starts = _starts(words)
     expression = [word.text for word in words]
+    held = any(is_protected(text) for start in starts for text in texts(start, ground) or ())
+    _check_chosen(words, expression)
     if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"find does more than {_MAX_EFFECTS} things at once")
     for at, word in enumerate(words):
@@ -55,13 +77,28 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
                 raise unreadable("find runs nothing")
             if command[0].text.rpartition("/")[2] in _REMOVING:
                 _check_narrow(expression[:at])
+            # What runs beside each file may stand in any folder.
+            within = replace(ground, away=True, afar=True) if held and word.text in _BESIDE else ground
             for start in starts if any("{}" in one.text for one in command) else starts[:1]:
-                check([_filled(one, start) for one in command], ground)
+                check([_filled(one, start) for one in command], within)
         elif word.text == "-delete":
             _check_narrow(expression[:at])
             check_removal([_found(start) for start in starts], ground)
         elif word.text in EFFECTS:
             check_written(words[at + 1 : at + 2], ground)
+
+
+def _check_chosen(words: Sequence[Word], expression: Sequence[str]) -> None:
+    """Refuse to change what a test picks out by a protected name, unless that is what find passes by."""
+    if "-prune" in expression:
+        return
+    for at, word in enumerate(words):
+        told = expression[at + 1].rpartition("/")[2] if word.text in _RUNNING and at + 1 < len(words) else ""
+        chosen = any(
+            test in _NAMING and is_protected(value) for test, value in itertools.pairwise(expression[:at])
+        )
+        if chosen and (word.text == "-delete" or (told and told not in _ONLY_READING)):
+            raise RefusedCommandError("E_PATH_PROTECTED", "find changes what is protected; leave it out")
 
 
 def _check_known(words: Sequence[Word], ground: Ground) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from policy.command_files import named_files
-from policy.command_paths import Ground, check_written
+from policy.command_git_words import check_positions
+from policy.command_options import given
+from policy.command_paths import Ground, check_pathspecs, check_unhidden, check_written
 from policy.shell_words import RefusedCommandError, Word
 
 _GLOBAL: Final = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"})
@@ -64,6 +66,10 @@ _READING_FORMS: Final = {
 }
 """Sub-commands that only read when the first word after them is one of these."""
 
+_STRATEGIES: Final = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
+_FETCH_CHANGES: Final = (
+    *("--force", "--prune", "--prune-tags", "--refmap", "--stdin", "--update-head-ok", "--set-upstream"),
+)
 _RUNS: Final = ("--ext-diff", "--textconv", "--filters", "--open-files-in-pager", "--upload-pack", "--exec")
 _VALUED: Final = (
     *("--create", "--force-create", "--orphan", "--source", "--conflict", "--exclude", "--message", "--file"),
@@ -95,6 +101,9 @@ _EVERYTHING: Final = frozenset({".", "./", ":/", ":/:", "*", ":", "..", ":(top)"
 
 def check_git(words: Sequence[Word], ground: Ground) -> None:
     """Refuse a call of git that is not on the list; ``words`` are those after ``git``."""
+    check_unhidden(words, ground, "git")
+    if "HOME" in ground.unsure:
+        raise RefusedCommandError("E_CMD_ENVIRONMENT", "HOME decides what git runs; leave it as it is")
     at = 0
     while at < len(words) and words[at].text.startswith("-"):
         text = words[at].text
@@ -153,11 +162,18 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
             name in READING or name in _LISTING or name in _READING_FORMS
         ):
             raise RefusedCommandError("E_GIT_OPTION", f"git {name} {word.text}: write it as --output=FILE")
+    check_positions(name, rest, ground)
     special = _SPECIAL.get(name)
     if special is not None:
         special(options, rest)
         if name == "rm" and not _spares(options):
             check_written(named_files(rest), ground)
+        if (
+            name == "checkout"
+            or (name == "rm" and not _spares(options))
+            or (name == "restore" and _in_tree(options))
+        ):
+            check_pathspecs(named_files(rest), ground)
     elif name == "init":
         _check_init(options, rest, ground)
     elif name == "mv":
@@ -219,10 +235,15 @@ def _restore(options: Sequence[Word], rest: Sequence[Word]) -> None:
     _known(rest, "restore")
     if any(_is_option(word, "--pathspec-from-file") for word in options):
         raise RefusedCommandError("E_GIT_DISCARD", "which files it restores is not said here; name them")
-    if not any(_is_option(word, "--staged") or _has_flag(word, "S") for word in options) or any(
-        _is_option(word, "--worktree", "--no-staged") or _has_flag(word, "W") for word in options
-    ):
+    if _in_tree(options):
         _not_everything(rest)
+
+
+def _in_tree(options: Sequence[Word]) -> bool:
+    """Whether restore changes files, not only what is staged."""
+    return not any(_is_option(word, "--staged") or _has_flag(word, "S") for word in options) or any(
+        _is_option(word, "--worktree", "--no-staged") or _has_flag(word, "W") for word in options
+    )
 
 
 def _branch(options: Sequence[Word], rest: Sequence[Word]) -> None:
@@ -268,8 +289,7 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
         if not word.text.startswith("-") and any(char in word.text for char in ":+@")
     ]
     if odd or any(
-        _is_option(word, "--force", "--prune") or _has_flag(word, "f") or _has_flag(word, "p")
-        for word in options
+        _is_option(word, *_FETCH_CHANGES) or any(_has_flag(word, flag) for flag in "fpPu") for word in options
     ):
         raise RefusedCommandError(
             "E_GIT_REMOTE", "git fetch and pull take the name of a remote and of a branch only"
@@ -279,6 +299,8 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
 
 
 def _remove(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    if any(_is_option(word, "--pathspec-from-file") for word in options):
+        raise RefusedCommandError("E_GIT_DISCARD", "which files it removes is not said here; name them")
     if not _spares(options):
         _not_everything(rest)
 
@@ -290,8 +312,20 @@ def _spares(options: Sequence[Word]) -> bool:
     ) and not any(word.text.startswith("--no") for word in options)
 
 
+def _merge(_options: Sequence[Word], rest: Sequence[Word]) -> None:
+    """Refuse a strategy that git does not bring along: it is a program of that name."""
+    found = given(rest, short="smXFS", valued="--strategy --strategy-option --message --file --into-name")
+    if any(not one.known or one.text not in _STRATEGIES for one in found.values("-s", "--strategy")):
+        raise RefusedCommandError("E_GIT_RUNS", "a strategy of merging is a program; take one of git's own")
+
+
+def _pull(options: Sequence[Word], rest: Sequence[Word]) -> None:
+    _fetch(options, rest)
+    _merge(options, rest)
+
+
 def _apply(options: Sequence[Word], _rest: Sequence[Word]) -> None:
-    if any(_is_option(word, "--unsafe-paths", "--directory") for word in options):
+    if any(_is_option(word, "--unsafe-paths", "--directory", "--build-fake-ancestor") for word in options):
         raise RefusedCommandError("E_GIT_OPTION", "git apply changes files outside of where it stands")
 
 
@@ -306,9 +340,11 @@ _SPECIAL: Final[dict[str, Callable[[Sequence[Word], Sequence[Word]], None]]] = {
     "stash": _stash,
     "commit": _commit,
     "fetch": _fetch,
-    "pull": _fetch,
+    "pull": _pull,
+    "merge": _merge,
     "rm": _remove,
     "apply": _apply,
+    "am": _apply,
 }
 
 

@@ -5,42 +5,30 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from policy.command_names import is_unsafe
+from policy.command_values import GIVEN, MOVING
 from policy.shell_words import PROCESS, RefusedCommandError, Script, Word
 
 PROTECTED: Final = (".git", ".gitconfig", ".claude", ".mcp.json", ".vscode", ".idea", ".env")
 """Names within a workspace that decide what runs later, or hold secrets: no agent writes them."""
 
+_WITHIN: Final = (*PROTECTED, ".claude/settings.json", ".vscode/settings.json", ".vscode/tasks.json")
 _HARMLESS: Final = frozenset(
     {"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/tty", "/dev/zero"}
 )
 _TEMPORARY: Final = "${TMPDIR}/"
 _HERE: Final = "${PWD}/"
-_GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
 _CLASS: Final = re.compile(r"\[[^\]]*\]")
+_CLASSES: Final = re.compile(r"\[.*\]", re.DOTALL)
+_PLAIN: Final = re.compile(r"[\w./-]+|\$\{(?:PWD|TMPDIR|HOME)\}[\w./-]*", re.ASCII)
+"""A directory that is one word, and itself, where it is expanded without quotes."""
 
-_WRITES_NAMES: Final = frozenset(
-    {
-        "read",
-        "mapfile",
-        "readarray",
-        "getopts",
-        "printf",
-        "declare",
-        "typeset",
-        "local",
-        "export",
-        "unset",
-        "let",
-    }
-)
-_WRITES_ANY: Final = frozenset({"eval", "source", ".", "trap"})
 _MAX_VALUES: Final = 64
+_MAX_PART: Final = 512
 _MAX_PATH: Final = 4_096
 _MAX_WORK: Final = 1_000_000
 
@@ -49,15 +37,20 @@ _MAX_WORK: Final = 1_000_000
 class Ground:
     """What the words of a command line are judged against.
 
-    ``workspace`` is its absolute path, empty when it is not known; ``away`` says that the command line leaves it;
-    ``values`` holds what each name may be worth, a name that is not in it may be worth anything.
+    ``workspace`` is its absolute path, empty when it is not known; ``away`` says that the command line leaves it,
+    ``afar`` that it does so for somewhere else than temporary files. ``values`` holds what each name may be worth, a name
+    that is not in it may be worth anything; ``unsure`` those of the surroundings that may have been set, ``touched`` all
+    that may have been, None for any.
     """
 
     workspace: str = ""
     away: bool = False
+    afar: bool = False
     posix: bool = False
     depth: int = 0
     values: dict[str, list[Word]] = field(default_factory=dict)
+    unsure: frozenset[str] = frozenset()
+    touched: frozenset[str] | None = frozenset()
     networked: bool = False
     judged: list[int] = field(default_factory=lambda: [0])
 
@@ -70,27 +63,12 @@ class Ground:
             )
 
 
-def known_values(script: Script) -> dict[str, list[Word]]:
-    """Return what the names of a script may be worth, leaving out every name that something else may set.
-
-    Refuse a script that sets an unsafe name otherwise than by an assignment, or reads from where no file is.
-    """
-    for name in script.named:
-        if is_unsafe(name):
-            raise unsafe(name)
-    values = _values(script)
+def check_reads(script: Script, values: dict[str, list[Word]]) -> None:
+    """Refuse a script that reads from where no file is."""
     for command in script.commands:
         for redirect in command.redirects:
             if redirect.operator in {"<", "<&"}:
                 check_read(redirect.target, values)
-    return values
-
-
-def unsafe(name: str) -> RefusedCommandError:
-    """Return the refusal to set a name that makes other programs run something."""
-    return RefusedCommandError(
-        "E_CMD_ENVIRONMENT", f"{name} decides what other programs run; leave it as it is"
-    )
 
 
 def check_read(target: Word, values: dict[str, list[Word]], *, strict: bool = False) -> None:
@@ -111,21 +89,6 @@ def _connects(text: str) -> bool:
     return f"/{posixpath.normpath(text).lstrip('/')}".startswith(("/dev/tcp", "/dev/udp")) and text[:1] == "/"
 
 
-def _values(script: Script) -> dict[str, list[Word]]:
-    values = {name: list(words) for name, words in script.values.items()}
-    for command in script.commands:
-        first = command.words[0].text if command.words else ""
-        if first in _WRITES_ANY:
-            return {}
-        if first in _WRITES_NAMES:
-            for word in command.words[1:]:
-                if "=" not in word.text:
-                    values.pop(word.text.partition("[")[0], None)
-    if "IFS" in values:
-        return {}
-    return {name: words for name, words in values.items() if all(word.known for word in words)}
-
-
 def texts(word: Word, ground: Ground) -> list[str] | None:
     """Return every text that a word may become, None when that is only known when it runs."""
     if word.known:
@@ -133,7 +96,11 @@ def texts(word: Word, ground: Ground) -> list[str] | None:
     names = word.variables
     if names is None or len(word.text) > _MAX_PATH:
         return None
-    names = tuple(name for name in dict.fromkeys(names) if not (name in _GIVEN and name not in ground.values))
+    names = tuple(
+        name
+        for name in dict.fromkeys(names)
+        if not (name in GIVEN and name not in ground.values and name not in ground.unsure)
+    )
     worth = [ground.values.get(name) for name in names]
     if not all(worth):
         return None
@@ -194,7 +161,7 @@ def check_written(words: Iterable[Word], ground: Ground, *, unknown: bool = Fals
 
 def _check_written(text: str, ground: Ground) -> None:
     path = inside(text, ground)
-    if path is not None and not (ground.away and not text.startswith("/")):
+    if path is not None and not (ground.afar and not text.startswith("/")):
         _check_protected(text, path)
         return
     plain = posixpath.normpath(text)
@@ -229,19 +196,78 @@ def inside(text: str, ground: Ground) -> str | None:
     return None if path == ".." or path.startswith("../") else path
 
 
-def leaves(word: Word | None, ground: Ground) -> bool:
-    """Whether changing to a directory leaves the workspace, or may."""
-    found = None if word is None else texts(word, ground)
-    return found is None or any(text in {"-", ""} or inside(text, ground) is None for text in found)
+def moved(ground: Ground, commands: Iterable[Sequence[Word]]) -> tuple[Ground, bool]:
+    """Return the ground of a command line that has these commands, and whether it enters what is protected."""
+    entered = False
+    for words in commands:
+        if not words or words[0].text not in MOVING:
+            continue
+        operands = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
+        found = texts(operands[0], ground) if operands else None
+        if found is None or any(text in {"-", ""} for text in found):
+            ground = replace(ground, away=True, afar=True, unsure=ground.unsure | {"PWD"})
+            continue
+        for text in found:
+            entered = entered or is_protected(text)
+            outside = inside(text, ground) is None
+            ground = replace(
+                ground,
+                away=ground.away or outside,
+                afar=ground.afar
+                or (outside and not f"{posixpath.normpath(text)}/".startswith(("/tmp/", _TEMPORARY))),  # noqa: S108
+                unsure=ground.unsure if _PLAIN.fullmatch(text) else ground.unsure | {"PWD"},
+            )
+    return ground, entered
+
+
+def is_protected(path: str) -> bool:
+    """Whether a path, or what a pattern may match, is protected or in what is."""
+    return any(_is_protected(part) for part in path.split("/"))
+
+
+def _is_protected(part: str) -> bool:
+    lowered = part.lower()
+    if lowered in PROTECTED:
+        return True
+    if len(part) > _MAX_PART:
+        return part[:1] in {".", "[", "\\"}
+    # What a class matches is not read: it may be anything.
+    pattern = _CLASSES.sub("*", lowered).replace("\\", "")
+    return part[:1] in {".", "[", "\\"} and any(fnmatchcase(one, pattern) for one in PROTECTED)
+
+
+def check_protected(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse what is protected, wherever it is; words whose text is only known when they run pass."""
+    for word in words:
+        for text in texts(word, ground) or ():
+            _check_protected(text, inside(text, ground) or text)
+
+
+def check_pathspecs(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse paths as git matches them with what is protected: its patterns match dots and slashes too."""
+    for word in words:
+        for text in texts(word, ground) or ():
+            _check_protected(text, inside(text, ground) or text)
+            pattern = _CLASSES.sub("*", posixpath.normpath(text).lower()).replace("\\", "")
+            if any(char in text for char in "*?[") and any(fnmatchcase(one, pattern) for one in _WITHIN):
+                raise RefusedCommandError(
+                    "E_PATH_PROTECTED", f"{text} also means what is protected; name the files"
+                )
+
+
+def check_unhidden(words: Iterable[Word], ground: Ground, program: str) -> None:
+    """Refuse a word that is, or may be, an option by the value of a name."""
+    for word in words:
+        worth = () if word.known or word.text.startswith("-") else texts(word, ground) or ()
+        if any(text.startswith("-") for text in worth):
+            raise RefusedCommandError(
+                "E_CMD_DYNAMIC", f"{program} takes {_shown(word)}, which may be an option; write it out"
+            )
 
 
 def _check_protected(text: str, path: str) -> None:
-    for part in path.split("/"):
-        lowered = part.lower()
-        if lowered in PROTECTED or (
-            part[:1] in {".", "["} and any(fnmatchcase(one, lowered) for one in PROTECTED)
-        ):
-            raise RefusedCommandError("E_PATH_PROTECTED", f"{text} is protected: no agent writes it")
+    if is_protected(path):
+        raise RefusedCommandError("E_PATH_PROTECTED", f"{text} is protected: no agent writes it")
 
 
 def _says_something(part: str) -> bool:

@@ -10,11 +10,12 @@ from typing import Final
 from policy.command_find import EFFECTS
 from policy.command_git import check_git_reading
 from policy.command_names import READ_ONLY_NAMES
-from policy.command_paths import Ground, check_read, known_values
+from policy.command_paths import Ground, check_read, check_reads
+from policy.command_values import known_names
 from policy.shell import read_script
 from policy.shell_words import Command, RefusedCommandError, Word
 
-_FREE: Final = frozenset(
+FREE: Final = frozenset(
     [
         "ls",
         "cat",
@@ -108,10 +109,12 @@ def check_reading(text: str) -> None:
     script = read_script(text)
     if script.functions:
         raise _refused("a function is defined")
-    for name in script.named:
+    found = known_names(script)
+    for name in sorted(found.named):
         if _ENVIRONMENT.fullmatch(name) and name not in READ_ONLY_NAMES and name.strip("_"):
             raise _refused(f"{name} is set")
-    values = known_values(script)
+    values = found.values
+    check_reads(script, values)
     for command in script.commands:
         for redirect in command.redirects:
             if redirect.operator in {"<", "<&"}:
@@ -138,7 +141,7 @@ def _check(command: Command) -> None:
         _RULES[name](rest)
     elif name in _LIMITED:
         _check_limited(name, rest)
-    elif name not in _FREE:
+    elif name not in FREE:
         raise _refused(f"{name} is not on the list")
 
 

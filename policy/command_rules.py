@@ -11,9 +11,13 @@ from typing import Final
 from policy import command_builtins as builtins
 from policy import command_files as files
 from policy import command_names as names
+from policy import command_writers as writers
 from policy.command_find import check_find
 from policy.command_git import check_git
-from policy.command_paths import Ground, check_written, known_values, leaves, texts
+from policy.command_options import known, options_end
+from policy.command_paths import Ground, check_reads, check_written, moved, texts
+from policy.command_reading import FREE, check_reading
+from policy.command_values import ASSIGNED, in_this_shell, known_names, settled, unwrapped
 from policy.shell import RESERVED, read_script
 from policy.shell_words import Command, RefusedCommandError, Script, Word, literal, opened, unreadable
 
@@ -22,6 +26,7 @@ _DESCRIPTOR: Final = re.compile(r"\d+-?|-")
 _STREAM: Final = re.compile(
     r"(?:^|/)(?:dev/(?:std|fd(?:/|$)|tty|pts|console|ptmx|tcp|udp)|proc/(?:self|thread-self|\d))"
 )
+_UNDER: Final = re.compile(r"\$\{(PWD|HOME|TMPDIR)\}/")
 _STREAM_PART: Final = re.compile(r"stdin|stdout|stderr|fd|\d+|tty\w*|pts|console")
 
 
@@ -30,14 +35,32 @@ def check_script(text: str, ground: Ground) -> None:
     ground.work(len(text))
     script = read_script(text, posix=ground.posix, depth=ground.depth)
     _check_functions(script)
+    found = known_names(script, posix=ground.posix, depth=ground.depth)
+    check_reads(script, found.values)
     ground = replace(
         ground,
-        values=known_values(script),
+        values=found.values,
+        unsure=ground.unsure | found.unsure,
+        touched=None if ground.touched is None or found.touched is None else ground.touched | found.touched,
         networked=ground.networked or any(_program(one) in names.NETWORKED for one in script.commands),
     )
-    ground = replace(ground, away=ground.away or any(_leaves(one, ground) for one in script.commands))
-    for command in script.commands:
-        check_command(command, ground)
+    run = in_this_shell(script, posix=ground.posix, depth=ground.depth)
+    ground, entered = moved(ground, (unwrapped(command) for _, command in run))
+    for at, command in enumerate(script.commands):
+        words = [settled(word, found.values, script.sure, at) for word in command.words[1:]]
+        check_command(replace(command, words=(*command.words[:1], *words)), ground)
+    if entered:
+        _check_within(text)
+
+
+def _check_within(text: str) -> None:
+    """Refuse whatever does more than read in a command line that enters what is protected."""
+    try:
+        check_reading(text)
+    except RefusedCommandError as refused:
+        raise RefusedCommandError(
+            "E_PATH_PROTECTED", f"it enters a protected folder, where agents only read ({refused.reason})"
+        ) from None
 
 
 def check_command(command: Command, ground: Ground) -> None:
@@ -83,6 +106,10 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
         check_git([literal(name[len(_GIT) :]), *rest], ground)
     elif (rule := _RULES.get(name)) is not None:
         rule(rest, ground)
+    if name not in FREE and name not in _RULES and name not in names.SEARCHERS and name != "ps":
+        writers.check_anything(name, rest, ground)
+    if fed is not None and name in writers.PATCHING:
+        writers.check_patched(fed.text)
     if name in names.RUNNERS:
         _check_runner(name, rest, ground)
     if name in names.SEARCHERS:
@@ -113,15 +140,10 @@ def _fed(command: Command) -> Word | None:
     return None
 
 
-def _leaves(command: Command, ground: Ground) -> bool:
-    if _program(command) not in {"cd", "pushd", "popd"}:
-        return False
-    operands = [word for word in command.words[1:] if word.text == "-" or not word.text.startswith("-")]
-    return leaves(operands[0] if operands else None, ground)
-
-
 def _check_functions(script: Script) -> None:
     """Refuse functions that run themselves, by whatever way round: the only use of that in one line is to multiply."""
+    if script.functions.keys() & {"git", "pwd"}:
+        raise unreadable("a function has the name of what is taken at its word")
     runs: dict[str, set[str]] = {}
     for name, spans in script.functions.items():
         for start, end in spans:
@@ -142,59 +164,31 @@ def _check_functions(script: Script) -> None:
                     todo.append(one)
 
 
-def _options_end(words: Sequence[Word], wrapper: names.Wrapper, program: str) -> int:
-    """Return where the words after a program's options begin; refuse an option that is not known."""
-    valued, at = wrapper.valued.split(), 0
-    while at < len(words) and words[at].text.startswith("-"):
-        word = words[at]
-        text = word.text
-        at += 1
-        builtins.known([word], program)
-        if text == "--":
-            break
-        if text in valued:
-            builtins.known(words[at : at + 1], program)
-            at += 1
-        elif not _is_read(word, wrapper) and not (program == "nice" and re.fullmatch(r"-\d+", text)):
-            raise unreadable(f"{program} has the option {text}, which is not read here")
-    return at
-
-
-def _is_read(word: Word, wrapper: names.Wrapper) -> bool:
-    """Whether a word is one option with its value in it, or options without values."""
-    valued, optional, plain = wrapper.valued.split(), wrapper.optional.split(), wrapper.plain.split()
-    if word.text.startswith("--"):
-        return word.text in (*plain, *optional) or word.text.partition("=")[0] in (*valued, *optional)
-    if word.text in plain or word.text[:2] in (*valued, *optional):
-        return True
-    return word.known and all(f"-{flag}" in plain for flag in word.text[1:])
-
-
 def _check_wrapped(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
     if name == "command" and words and words[0].text in {"-v", "-V", "-pv", "-pV"}:
         return
     wrapper = names.WRAPPERS[name]
-    end = _options_end(words, wrapper, name)
+    end = options_end(words, wrapper, name)
     at = end + wrapper.leading
-    builtins.known(words[end:at], name)
+    known(words[end:at], name)
     if at < len(words):
         check_words(words[at:], ground, fed=fed)
 
 
 def _check_env(words: Sequence[Word], ground: Ground) -> None:
-    at = _options_end(words, names.ENV, "env")
-    while at < len(words) and (found := builtins.ASSIGNED.match(words[at].text)):
+    at = options_end(words, names.ENV, "env")
+    while at < len(words) and (found := ASSIGNED.match(words[at].text)):
         builtins.check_name(found[1], Word(words[at].text[found.end() :], words[at].shape[found.end() :]))
         worth = texts(words[at], ground)
         if not words[at].known and (worth is None or any(len(one.split()) > 1 for one in worth)):
-            builtins.known([words[at]], "env")
+            known([words[at]], "env")
         at += 1
     if at < len(words):
         check_words(words[at:], ground)
 
 
 def _check_xargs(words: Sequence[Word], ground: Ground) -> None:
-    at = _options_end(words, names.XARGS, "xargs")
+    at = options_end(words, names.XARGS, "xargs")
     marks = ["{}"]
     for number, word in enumerate(words[:at]):
         if word.text.startswith("-I"):
@@ -226,16 +220,16 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
             or not words[at - 1].known
         ):
             raise unreadable(f"{name} has the option {text}, which is not read here")
-        builtins.known(words[at : at + text.count("o")], name)
+        known(words[at : at + text.count("o")], name)
         at += text.count("o")
     ground = replace(ground, posix=posix)
     if commanded:
         if at >= len(words):
             raise unreadable(f"{name} -c has no command line")
-        builtins.known(words[at : at + 1], f"{name} -c")
+        known(words[at : at + 1], f"{name} -c")
         _check_texts([words[at]], ground, f"what {name} -c runs")
     elif at < len(words):
-        if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"}:
+        if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"} and not _is_given(words[at], ground):
             raise _changing_script()
         _check_file(words[at], ground)
     elif fed is not None:
@@ -284,6 +278,14 @@ def _check_file(word: Word, ground: Ground) -> None:
         raise RefusedCommandError("E_CMD_PIPE_TO_SHELL", f"{word.text} is no file of commands")
 
 
+def _is_given(word: Word, ground: Ground) -> bool:
+    """Whether a word is a path under a directory of the surroundings, so that it is no option and one word."""
+    found = _UNDER.match(word.text)
+    if found is None or word.pattern or found[1] in ground.values or found[1] in ground.unsure:
+        return False
+    return Word(word.text[found.end() :], word.shape[found.end() :]).known
+
+
 def _changing_script() -> RefusedCommandError:
     return RefusedCommandError(
         "E_CMD_DYNAMIC", "which script runs is only known when it runs; write its name out"
@@ -313,7 +315,7 @@ def _check_runner(runner: str, words: Sequence[Word], ground: Ground) -> None:
         name = posixpath.basename(word.text)
         if word.text in names.RUNNERS_RUN or name in {".", "source"}:
             continue
-        known = (
+        judged = (
             name in _RULES
             or name in names.SHELLS
             or name in names.WRAPPERS
@@ -321,7 +323,7 @@ def _check_runner(runner: str, words: Sequence[Word], ground: Ground) -> None:
             or name.startswith(_GIT)
         )
         told = at > 0 and words[at - 1].text in {"run", "exec", "--", "x"}
-        if known or (told and names.refused(name) is not None):
+        if judged or (told and names.refused(name) is not None):
             check_words(words[at:], ground)
             if at >= ends and not _takes(words[at - 1].text if at else ""):
                 return
@@ -343,7 +345,7 @@ def _check_run(runner: str, words: Sequence[Word], ground: Ground) -> None:
     running = runner in names.RUNNERS_DIRECT
     skipped = runner != "direnv"
     for at, word in enumerate(words):
-        builtins.known([word], runner)
+        known([word], runner)
         if word.text.startswith("-"):
             _check_call(runner, words[at : at + 2], ground)
             continue
@@ -366,7 +368,7 @@ def _check_call(runner: str, words: Sequence[Word], ground: Ground) -> None:
     """Judge the text that npm and its like are told to give to a shell."""
     option, given, value = words[0].text.partition("=")
     if runner in {"npx", "npm", "pnpm"} and option in {"-c", "--call", "--shell-mode"}:
-        builtins.known(words[1:], runner)
+        known(words[1:], runner)
         _check_texts([literal(value)] if given else words[1:], ground, f"what {runner} -c runs")
 
 
@@ -383,7 +385,7 @@ def _check_searcher(name: str, words: Sequence[Word], ground: Ground) -> None:
             found = texts(word, ground)
             unknown = found is None and name != "rg"
             if unknown or any(one.startswith("-") for one in found or ()):
-                builtins.known([word], name)
+                known([word], name)
         option, given, value = word.text.partition("=")
         option = option if name == "rg" else _told_to_run(option)
         if option in names.SEARCHERS_RUN or re.match(names.SEARCHERS_CLUSTER[name == "rg"], option):
@@ -406,8 +408,6 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
     said = name in names.SAID_FIRST or any(word.text in names.SAID_OPTIONS for word in words)
     if ground.networked and silent and fed is None and not said:
         raise _sent(name)
-    if name == "sed" and any(re.match(r"-\w*i|--in-place", word.text) for word in words):
-        check_written(operands[1:] or operands, ground, unknown=True)
 
 
 def _check_found(words: Sequence[Word], ground: Ground) -> None:
@@ -424,21 +424,11 @@ _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "source": _check_source,
     ".": _check_source,
     **dict.fromkeys(("export", "declare", "typeset", "local", "readonly"), builtins.check_exported),
-    **dict.fromkeys(("rm", "rmdir", "unlink", "rimraf", "trash"), files.check_remove),
-    "mv": files.check_move,
-    **dict.fromkeys(("cp", "install", "ln"), files.check_copy),
-    "rsync": files.check_rsync,
-    **dict.fromkeys(("touch", "mkdir"), files.check_made),
-    "tee": files.check_tee,
-    "truncate": files.check_truncate,
-    "dd": files.check_dd,
-    "chmod": files.check_chmod,
-    **dict.fromkeys(("chown", "chgrp"), files.check_chown),
+    **files.RULES,
+    **writers.RULES,
     "kill": builtins.check_kill,
     "hash": builtins.check_hash,
+    "shopt": builtins.check_shopt,
     "jobs": builtins.check_jobs,
     **dict.fromkeys(("mapfile", "readarray"), builtins.check_mapfile),
-    "read": builtins.check_set,
-    "getopts": builtins.check_getopts,
-    "printf": builtins.check_printf,
 }

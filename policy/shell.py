@@ -7,6 +7,7 @@ is data. Where shells differ, or a text is legal but obscure, it refuses rather 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from policy.command_names import SHELLS
@@ -60,7 +61,7 @@ def read_script(text: str, *, posix: bool = False, depth: int = 0) -> Script:
     ``posix`` says that sh runs it: what only bash knows is refused, since sh would take it for something else.
     """
     script = Script()
-    _read(Cursor(text, posix=posix, depth=depth, script=script, read=_read), "")
+    _Reader(Cursor(text, posix=posix, depth=depth, script=script, read=_read), outermost=True).commands("")
     _check_evaluated(script)
     return script
 
@@ -95,11 +96,6 @@ def _check_builtin(command: Command, script: Script) -> None:
         given = [literally(word) for word in words[told + 2 :]]
     if any(subscripted(text) for text in given):
         raise unreadable(f"{name} is given a subscript that bash would expand once more")
-    if setting:
-        for word in words[1:]:
-            text = word.text.partition("[")[0]
-            starts = range(2, min(len(text), 8)) if text.startswith("-") else (0,)
-            script.named.extend(text[at:] for at in starts)
     if not words or setting:
         for redirect in command.redirects:
             for word in (redirect.target, *redirect.body):
@@ -115,6 +111,17 @@ def _check_value(word: Word) -> None:
         raise unreadable("a value has a subscript that bash would expand once more")
 
 
+def _certainly(words: Sequence[Word], assignments: Sequence[tuple[str, Word]]) -> list[str]:
+    """Return the names that a command certainly sets, to what is known, if it is not one that something may keep from it."""
+    if not words:
+        return [name for name, _ in assignments] if all(value.known for _, value in assignments) else []
+    if words[0].text not in _DECLARING or words[0].text == "local" or assignments:
+        return []
+    begun = [_ASSIGNMENT.match(word.shape) for word in words[1:]]
+    known = all(word.known for word in words)
+    return [one[1] for one in begun if one is not None] if known and all(begun) else []
+
+
 def _read(at: Cursor, closer: str) -> None:
     _Reader(at).commands(closer)
 
@@ -122,17 +129,22 @@ def _read(at: Cursor, closer: str) -> None:
 class _Reader:
     """Reads commands at a cursor, adding each to the script."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: Cursor, *, outermost: bool = False) -> None:
         self.at = cursor
         self.script = cursor.script
+        self._outermost = outermost
+        self._within = 0
+        self._certain = False
+        self._set: list[str] = []
 
     def commands(self, closer: str) -> None:
         """Read commands up to ``closer`` (a parenthesis, a brace, the end of a case item, or the end of the text)."""
         at = self.at
         at.deeper()
-        needed, seen = False, False
+        needed, seen, operator = False, False, ""
         while True:
             at.blanks(newlines=not seen or needed)
+            self._settle()
             if at.ended:
                 if closer or needed:
                     raise unreadable("the command line ends before it is complete")
@@ -140,7 +152,7 @@ class _Reader:
                 break
             if at.peek("\n"):
                 at.newline()
-                seen = False
+                seen, operator = False, ""
                 continue
             if closer == "esac" and at.sees(*_ITEM_ENDS):
                 if needed:
@@ -151,7 +163,8 @@ class _Reader:
                     raise unreadable("a parenthesis closes nothing")
                 at.skip(1)
                 break
-            if at.match(_REDIRECT) is None and (operator := at.takes(*_OPERATORS)):
+            if at.match(_REDIRECT) is None and (taken := at.takes(*_OPERATORS)):
+                operator = taken
                 if not seen or needed or (at.posix and operator == "|&"):
                     raise unreadable("an operator has no command before it")
                 needed = operator in _WAITING
@@ -161,9 +174,18 @@ class _Reader:
                 if needed:
                     raise unreadable("an operator has no command after it")
                 break
+            self._certain = self._outermost and not (closer or self._within) and operator not in _WAITING
             self._command()
             needed, seen = False, True
         at.shallower()
+
+    def _settle(self) -> None:
+        """Note the names that a command which certainly ran has set, unless it ran beside the shell."""
+        names, self._set, at = self._set, [], self.at
+        if at.pending or (at.sees("|", "&") and not at.sees("||", "&&")):
+            return
+        for name in names:
+            self.script.sure.setdefault(name, len(self.script.commands))
 
     def _closes(self, closer: str) -> bool:
         wanted = {"}": "}", "esac": "esac"}.get(closer, "")
@@ -179,8 +201,10 @@ class _Reader:
             self.commands(")")
         elif at.keyword("{"):
             self.commands("}")
-        elif at.keyword_of(_GLUE) is not None:
-            pass
+        elif (glue := at.keyword_of(_GLUE)) is not None:
+            # What closes nothing is no shell's text; nothing after it is certain.
+            self._within += {"if": 1, "while": 1, "until": 1, "fi": -1, "done": -1}.get(glue, 0)
+            self._within = self._within if self._within >= 0 else MAX_COMMANDS
         elif not at.posix and at.keyword("time"):
             at.blanks()
             while at.keyword("-p") or at.keyword("--"):
@@ -208,6 +232,7 @@ class _Reader:
     def _loop(self, kind: str) -> None:
         at = self.at
         self._bash_only(kind)
+        self._within += 1
         at.blanks()
         if at.peek("(("):
             self._bash_only("((")
@@ -315,6 +340,7 @@ class _Reader:
             begins = None if words and words[0].text not in _DECLARING else _ASSIGNMENT.match(word.shape)
             if begins is not None:
                 value = self._value(word, begins.end())
+                value = opened() if words and "{" in value.shape else value
                 self.script.values.setdefault(begins[1], []).append(value)
                 if words:
                     words.append(word)
@@ -324,12 +350,17 @@ class _Reader:
                 if not words and "[" in word.shape and word.shape != "[":
                     raise unreadable("a program's name has a bracket")
                 made = braces(word)
+                if words and words[0].text in _DECLARING:
+                    for found in filter(None, (_ASSIGNMENT.match(one.shape) for one in made)):
+                        self.script.values.setdefault(found[1], []).append(opened())
                 if not words and len(made) > 1:
                     raise unreadable("a program's name is made by braces")
                 words.extend(made)
         if not (words or assignments or redirects):
             raise unreadable("a command is expected")
         self.script.commands.append(Command(tuple(words), tuple(assignments), tuple(redirects)))
+        if self._certain and not redirects:
+            self._set = _certainly(words, assignments)
         if len(self.script.commands) > MAX_COMMANDS:
             raise RefusedCommandError(
                 "E_LIMIT_COMMAND", f"more than {MAX_COMMANDS} commands in one command line"
@@ -367,6 +398,9 @@ class _Reader:
         operator = found[1] or found[2]
         if at.posix and (operator == "<<<" or found[2] or "{" in found[0]):
             raise unreadable(f"{found[0]} is not known to every shell")
+        if (name := _NAME.search(found[0])) is not None:
+            self.script.named.append(name[0])
+            self.script.values.setdefault(name[0], []).append(opened())
         at.skip(len(found[0]))
         at.blanks()
         if at.ended or at.char in "\n;&|":

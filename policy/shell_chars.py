@@ -7,9 +7,11 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from policy.shell_ansi import ANSI, ansi_char
 from policy.shell_words import (
     PROCESS,
     QUOTED,
+    REVISION,
     RefusedCommandError,
     Script,
     Word,
@@ -30,24 +32,19 @@ _PLAIN_WITHIN: Final = re.compile(r"[^$`\"'\\\n{}<>]+")
 _DELIMITER: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n$`\\]+)\"|(\\?)([A-Za-z0-9_.!%+-]+)")
 _PARAMETER: Final = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[\w@*$-]*\])?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_LIKE_A_COMMAND: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*+\s++(?:-+\w|[\w/~.$])")
-_ANSI: Final = re.compile(
-    r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.)", re.DOTALL
+_ASKED: Final = re.compile(
+    r"\s*git (?:--no-pager )?(?:merge-base|rev-parse|rev-list|describe|symbolic-ref|branch --show-current)"
+    r"(?: +(?:--(?:short|verify|quiet|abbrev-ref|show-toplevel|all|tags|always|reverse|max-parents=0|abbrev=\d+"
+    r"|max-count=\d+|short=\d+)|-[nq\d] ?\d*|[\w@][\w./@{}^~-]*|'[\w@][\w./@{}^~-]*'|\"[\w@][\w./@{}^~-]*\"))*"
+    r"\s*(?:2>\s*/dev/null\s*)?",
+    re.ASCII,
 )
-_ANSI_CHARS: Final = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "e": "\x1b",
-    "E": "\x1b",
-    "f": "\f",
-    "v": "\v",
-    "\\": "\\",
-    '"': '"',
-    "?": "?",
-}
+"""What asks git for revisions, whose names begin with no hyphen."""
+_COUNTED: Final = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
+)
+"""A name that an arithmetic expression sets."""
+_LIKE_A_COMMAND: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*+\s++(?:-+\w|[\w/~.$])")
 
 
 class Cursor:
@@ -65,6 +62,11 @@ class Cursor:
     def ended(self) -> bool:
         """Whether nothing is left."""
         return self.pos >= len(self.text)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a here document begins after this line."""
+        return bool(self._pending)
 
     @property
     def char(self) -> str:
@@ -227,6 +229,8 @@ class Cursor:
         if not self.takes(")"):
             raise unreadable("two parentheses open where one may be meant")
         # Where a shell takes the two for groups, what is in them is a command.
+        for name in _COUNTED.findall("".join(plain)):
+            self.script.values.setdefault("".join(name), []).append(opened())
         if _LIKE_A_COMMAND.search("".join(plain)):
             raise unreadable("an arithmetic expression reads like a command")
 
@@ -356,6 +360,7 @@ class Cursor:
         return opened()
 
     def _substitution(self, closer: str) -> Word:
+        start = self.pos
         outer, self._pending = self._pending, []
         frozen = bool(outer)
         self._frozen += frozen
@@ -363,7 +368,10 @@ class Cursor:
         self.finish()
         self._pending = outer
         self._frozen -= frozen
-        return opened()
+        asked = _ASKED.fullmatch(self.text, start, self.pos - len(closer))
+        if self.text[start : self.pos - len(closer)].strip() == "pwd":
+            return opened("${PWD}")
+        return opened() if asked is None else opened(REVISION)
 
     def _backtick(self, *, quoted: bool) -> Word:
         inner: list[str] = []
@@ -393,11 +401,11 @@ class Cursor:
                 self.pos += 1
                 continue
             self.pos += 1
-            found = self.match(_ANSI)
+            found = self.match(ANSI)
             if found is None:
                 raise unreadable("a quote is not closed")
             self.pos = found.end()
-            parts.append(_ansi_char(found))
+            parts.append(ansi_char(found))
         return literal("".join(parts))
 
     def _body(self, delimiter: str, *, quoted: bool, strip: bool) -> str:
@@ -437,15 +445,3 @@ def _continues(line: str) -> bool:
 
 def _joined(parts: list[Word]) -> Word:
     return Word("".join(part.text for part in parts), "".join(part.shape for part in parts))
-
-
-def _ansi_char(found: re.Match[str]) -> str:
-    digits, octal, control, other = found[1] or found[2] or found[3], found[4], found[5], found[6]
-    if control is not None:
-        raise unreadable("a control character in a quote")
-    if other is not None:
-        return _ANSI_CHARS.get(other, f"\\{other}")
-    number = int(digits, 16) if digits else int(octal, 8) & 0xFF
-    if number == 0 or number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:  # noqa: PLR2004 - Unicode's own limits
-        raise unreadable("an odd character in a quote")
-    return chr(number)

@@ -14,6 +14,7 @@ OPENED: Final = "$"
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _MAX_ALTERNATIVES: Final = 64
+_MAX_SEQUENCE: Final = 512
 _SEQUENCE: Final = re.compile(
     r"\{(?:([+-]?\d{1,9})\.\.([+-]?\d{1,9})|([a-z])\.\.([a-z])|([A-Z])\.\.([A-Z]))(?:\.\.([+-]?\d{1,9}))?\}",
     re.ASCII,
@@ -23,6 +24,10 @@ _MAYBE_SEQUENCE: Final = re.compile(
 )
 _SUBSCRIPT: Final = re.compile(r"[\w}]\[[^\]]*[$`]")
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
+WIDE: Final = "{…}"
+"""Stands in a word for a sequence that is too long to be written out."""
+REVISION: Final = "${git…}"
+"""The text of what git says of a revision: a word that begins with no hyphen, or nothing."""
 PROCESS: Final = "<(…)"
 """The text of a word that is a process substitution."""
 
@@ -107,6 +112,8 @@ class Script:
     functions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     named: list[str] = field(default_factory=list)
     """Names that something else than an assignment sets: a loop, ``read``, ``${x:=y}``."""
+    sure: dict[str, int] = field(default_factory=dict)
+    """From which command on a name certainly has been set: how many commands stand before that point."""
     evaluates: bool = False
     """Whether something in the text evaluates values as arithmetic."""
 
@@ -151,6 +158,10 @@ def _alternatives(word: Word) -> list[Word] | None:
             if made is not None:
                 end = word.shape.index("}", start) + 1
                 before, after = (word.text[:start], word.text[end:]), (word.shape[:start], word.shape[end:])
+                if made == [WIDE]:
+                    if OPENED in word.shape:
+                        raise RefusedCommandError("E_LIMIT_COMMAND", "braces make too many words")
+                    return [Word(WIDE.join(before), (OPENED * len(WIDE)).join(after))]
                 return [Word(one.join(before), one.join(after)) for one in made]
             cuts = _cuts(word.shape, start)
             if cuts is not None:
@@ -168,8 +179,10 @@ def _sequence(shape: str, start: int) -> list[str] | None:
     one, two = found[1] or found[3] or found[5], found[2] or found[4] or found[6]
     first, last = (int(one), int(two)) if found[1] else (ord(one), ord(two))
     step = abs(int(found[7] or 1)) or 1
+    if abs(last - first) // step >= _MAX_SEQUENCE:
+        raise RefusedCommandError("E_LIMIT_COMMAND", f"braces make more than {_MAX_SEQUENCE} words")
     if abs(last - first) // step >= _MAX_ALTERNATIVES:
-        raise RefusedCommandError("E_LIMIT_COMMAND", f"braces make more than {_MAX_ALTERNATIVES} words")
+        return [WIDE]
     numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
     if not found[1]:
         return [chr(number) for number in numbers]

@@ -110,9 +110,9 @@ DENIED: Final[dict[str, tuple[str, ...]]] = {
         "rsync --delete a/ /",
     ),
     "E_CMD_DYNAMIC": (
+        "x=BASH_CMDS; read $x[ls]",
         "x='-v PAGER sh'; printf $x",
         'f() { read "$1"; }; f PAGER',
-        "x=-c; bash $x 'git push bare HEAD'",
         "x='-c reboot'; bash $x",
         "bash $x -c reboot; x=a",
         "x='pipefail -c reboot'; bash -o $x a.sh",
@@ -208,6 +208,7 @@ DENIED: Final[dict[str, tuple[str, ...]]] = {
         "/bin/[r]m -rf /",
     ),
     "E_GIT_PUSH": (
+        "x=-c; bash $x 'git push bare HEAD'",
         "direnv exec . git push",
         "direnv exec node git push",
         "direnv exec source git push",
@@ -474,7 +475,6 @@ DENIED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "E_CMD_INTERACTIVE": ("vim x", "less x", "man ls", "top"),
     "E_CMD_ENVIRONMENT": (
-        "x=BASH_CMDS; read $x[ls]",
         "read -aBASH_CMDS a PAGER",
         "getopts ab PAGER",
         "BASH_CMDS[ls]=/p/sudo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -10,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from flow_kit import git, make_repository
 
 from cli.demo import wanted
 from schemas.errors import BadInput
@@ -27,6 +30,37 @@ def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of somebody who has nothing but the checkout."""
     return {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
+
+
+def one_demo(folder: Path, asked: dict[str, str]) -> str:
+    """Run a demo to its good end and return what it said; fails when a process of its own outlives it."""
+    argv = [sys.executable, "-m", "cli.demo"]
+    env = environment(folder) | asked
+    with subprocess.Popen(
+        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            said = [demo.stdout.readline()]
+            working = working_in(folder)
+            rest, complaint = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
+    assert (demo.returncode, complaint) == (0, ""), rest
+    assert len(working) > 1, "the demo and its server are seen while it runs"
+    assert working_in(folder) == []
+    return "".join([*said, rest])
+
+
+def working_in(folder: Path) -> list[str]:
+    """Return the command of each process that has to do with a folder: by its arguments, its place or a variable."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            told = [*process.cmdline(), process.cwd(), *process.environ().values()]
+            if any(str(folder) in text for text in told):
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
+    return found
 
 
 def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:
@@ -85,6 +119,49 @@ def test_a_demo_that_waits_for_a_person_says_what_to_type_and_can_be_ended(tmp_p
         130,
         "demo: ended before its run was; server and worker are stopped\n",
     )
+
+
+OWN_SCENARIO = """\
+version: 1
+steps:
+  implement:
+    turns:
+      - work:
+          - {do: edit, path: mended.txt, content: "mended\\n"}
+          - {do: run, argv: [test, -f, mended.txt]}
+        finalize:
+          value: {status: VERIFIED, summary: It is mended.}
+"""
+
+
+def test_a_repository_of_ones_own_gets_each_result_by_the_printed_command_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    repo = make_repository(tmp_path / "somebody's own", {".gitignore": "/notes\n"})
+    (repo / "notes").write_text("nobody else's\n")
+    git(repo, "checkout", "--quiet", "-b", "mine")
+    (tmp_path / "own.yaml").write_text(OWN_SCENARIO)
+    asked = {"REPO": str(repo), "TASK": "mend it", "GATE": "test -f mended.txt", "SCENARIO": "own.yaml"}
+
+    def seen() -> list[str]:
+        looked = (["status", "--porcelain", "--ignored"], ["rev-parse", "HEAD"], ["symbolic-ref", "HEAD"])
+        return [git(repo, *argv) for argv in looked]
+
+    def branches() -> set[str]:
+        return set(git(repo, "for-each-ref", "--format=%(refname:short)").splitlines())
+
+    before, known = seen(), branches()
+    for _ in range(2):
+        said = one_demo(tmp_path, asked)
+        assert "tests FAILED -> passed" in said
+        assert (seen(), branches()) == (before, known)
+        fetch = said[said.index("\nfetch the result into ") :].splitlines()[2].strip()
+        fetched = run(["sh", "-c", fetch], tmp_path)
+        assert fetched.returncode == 0, (fetch, fetched.stderr)
+        assert seen() == before
+        (new,) = branches() - known
+        assert git(repo, "diff", "--name-status", "HEAD", new) == "A\tmended.txt"
+        known |= {new}
 
 
 def test_a_repository_of_ones_own_needs_a_task_and_nothing_of_the_demos(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -21,10 +22,11 @@ from schemas.errors import BadInput
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
-    )
+def run(
+    argv: list[str], folder: Path, asked: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    env = environment(folder) | dict(asked or {})
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -150,8 +152,14 @@ def test_a_repository_of_ones_own_gets_each_result_by_the_printed_command_and_no
     def branches() -> set[str]:
         return set(git(repo, "for-each-ref", "--format=%(refname:short)").splitlines())
 
-    before, known = seen(), branches()
-    for _ in range(2):
+    for dirty in (False, True):
+        if dirty:
+            (repo / "half").write_text("not committed\n")
+            refused = run([sys.executable, "-m", "cli.demo"], tmp_path, asked)
+            assert refused.returncode != 0
+            assert "ALLOW_DIRTY=1" in refused.stderr
+            asked["ALLOW_DIRTY"] = "1"
+        before, known = seen(), branches()
         said = one_demo(tmp_path, asked)
         assert "tests FAILED -> passed" in said
         assert (seen(), branches()) == (before, known)

@@ -33,8 +33,8 @@ $(VENV)/.agents: $(VENV)/.made deploy/agents/package.json deploy/agents/package-
 
 agents: $(VENV)/.all $(VENV)/.agents ## Install the real agents: Claude Agent SDK and Codex from PyPI, Gemini CLI from npm
 
-demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REPO=… TASK=… [GATE=… TRANSPORT=… SCENARIO=…]
-	@REPO='$(subst ','\'',$(REPO))' TASK='$(subst ','\'',$(TASK))' GATE='$(subst ','\'',$(GATE))' TRANSPORT='$(subst ','\'',$(TRANSPORT))' SCENARIO='$(subst ','\'',$(SCENARIO))' $(BIN)/python -m cli.demo
+demo: $(VENV)/.core ## Run a flow end to end: on a small repository, or with REPO=… TASK=… [GATE=… TRANSPORT=… SCENARIO=… ALLOW_DIRTY=1]
+	@REPO='$(subst ','\'',$(REPO))' TASK='$(subst ','\'',$(TASK))' GATE='$(subst ','\'',$(GATE))' TRANSPORT='$(subst ','\'',$(TRANSPORT))' SCENARIO='$(subst ','\'',$(SCENARIO))' ALLOW_DIRTY='$(subst ','\'',$(ALLOW_DIRTY))' $(BIN)/python -m cli.demo
 
 demo-handover: $(VENV)/.all ## Stop Claude in the middle of its work, and let Codex go on from there (scripted models, no key)
 	@$(BIN)/python examples/handover.py

@@ -56,10 +56,11 @@ class Wanted:
     transport: str
     scenario: str
     own: bool
+    allow_dirty: bool = False
 
 
 def wanted(env: Mapping[str, str], folder: Path) -> Wanted:
-    """Return what the variables REPO, TASK, GATE, TRANSPORT and SCENARIO ask for. Raises BadInput."""
+    """Return what the variables REPO, TASK, GATE, TRANSPORT, SCENARIO and ALLOW_DIRTY ask for. Raises BadInput."""
     repo, task = env.get("REPO", ""), env.get("TASK", "")
     if not repo:
         return Wanted(
@@ -86,6 +87,7 @@ def wanted(env: Mapping[str, str], folder: Path) -> Wanted:
         transport=env.get("TRANSPORT", ""),
         scenario=env.get("SCENARIO", ""),
         own=True,
+        allow_dirty=env.get("ALLOW_DIRTY", "") not in ("", "0", "false"),
     )
 
 
@@ -164,7 +166,8 @@ async def _run(server: DevServer, asked: Wanted, here: Here, folder: Path) -> in
     result, failed = await watch(handle, Sources(here.evidence, run_id), entries, server.address)
     await keep_history(handle, folder)
     if result is None:
-        complain(f"the run was refused: {failed}")
+        mend = " (make demo takes ALLOW_DIRTY=1)" if "allow_dirty" in str(failed) else ""
+        complain(f"the run was refused: {failed}{mend}")
         return 1
     show(result, entries, store_folder(here.settings.store))
     await show_diff(result)
@@ -179,6 +182,8 @@ async def _run(server: DevServer, asked: Wanted, here: Here, folder: Path) -> in
 def _start(server: DevServer, asked: Wanted, queue: str, workflow_id: str) -> None:
     """Start the flow with the Temporal CLI, as a person would."""
     fields: dict[str, Any] = {"flow": "fix", "repo": asked.repo, "task": asked.task}
+    if asked.allow_dirty:
+        fields["allow_dirty"] = True
     if asked.gate:
         fields["params"] = {"test": asked.gate}
     if asked.transport:

@@ -228,6 +228,16 @@ class Counted:
 
         await happens(has_begun, self.rig)
 
+    async def in_hand(self) -> str:
+        """Return the type of the activity that was called last: while no worker lives, what the last one died in."""
+        history = await self.rig.client.get_workflow_handle(self.workflow_id).fetch_history()
+        called = [
+            event.activity_task_scheduled_event_attributes.activity_type.name
+            for event in history.events
+            if event.HasField("activity_task_scheduled_event_attributes")
+        ]
+        return called[-1]
+
     def tell(self, name: str) -> None:
         """Send the run a message that waits for a worker, if there is none."""
         sent = self.rig.temporal("workflow", "signal", "--workflow-id", self.workflow_id, "--name", name)

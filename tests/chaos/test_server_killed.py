@@ -6,13 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from chaos_kit import Counted, beside, happens
+from chaos_kit import Counted, Link, beside, happens
 from conftest import Rig
+from flow_kit import event_types
+from looking import pauses
 
 pytestmark = pytest.mark.chaos
 
 SHORT_S, LONG_S = 2.0, 25.0
-"""Within the heartbeat time-out; beyond it, and beyond the time for which the SDK tries to report a result."""
+"""Within a heartbeat time-out as people have it; beyond it, and beyond the time for which the SDK tries to report
+a result."""
 
 
 async def outage(rig: Rig, seconds: float) -> None:
@@ -31,6 +34,34 @@ async def test_a_short_outage_in_the_middle_of_work_is_not_noticed(own_rig: Rig,
     run.go.touch()
     result = await run.as_if_undisturbed()
     assert all(receipt.attempt == 1 for receipt in rig.receipts(result.run_id))
+
+
+async def test_work_that_a_restart_cut_off_from_its_heartbeats_is_resumed(
+    own_rig: Rig, demo_repo: Path
+) -> None:
+    """The outage is as short, but not for the kit's heartbeats; the server is back before the worker is."""
+    rig = own_rig
+    run = Counted(rig, demo_repo)
+    async with Link(rig.server.address) as link:
+        rig.worker(TEMPORAL_ADDRESS=link.address)
+        run.start(middle="waits")
+        await run.begun()
+        rig.server.kill()
+        await link.cut()
+        await outage(rig, SHORT_S)
+        async with asyncio.timeout(60):
+            for pause in pauses():
+                if "ACTIVITY_TASK_TIMED_OUT" in await event_types(rig, run.workflow_id):
+                    break
+                await asyncio.sleep(pause)
+        await link.mend()
+        await run.attempt_begun(2)
+        run.go.touch()
+        result = await run.as_if_undisturbed()
+    lost, resumed = run.attempts(result)
+    assert run.partial(lost).reason == "server_lost"
+    assert run.partial(lost).done == ["created made.txt"]
+    assert resumed.session == "resumed"
 
 
 async def test_after_a_long_outage_finished_work_is_found_and_running_work_is_resumed(

@@ -11,6 +11,7 @@ import pytest
 from chaos_kit import Counted, Link, beside, happens, killed
 from conftest import Rig
 
+from schemas.calls import RECORD, WORK
 from system.processes import leftovers
 
 pytestmark = pytest.mark.chaos
@@ -43,14 +44,14 @@ POINTS: Mapping[str, tuple[Mapping[str, int], Mapping[str, int] | None]] = {
     "work.bundled": ({}, {}),
     "work.logged": ({}, None),
     "work.result": ({}, {}),
-    "measure.gates": (GATES_AGAIN, None),
+    "measure.gates": (GATES_AGAIN, GATES_AGAIN),
     "measure.done": ({}, {}),
     "finalize.draft": ({}, None),
     "finalize.done": ({}, {}),
-    "route.done": ({}, None),
+    "route.done": ({}, {}),
     "record.envelope": ({}, None),
     "record.receipt": ({}, {}),
-    "record.done": ({}, None),
+    "record.done": ({}, {}),
     "release.record": ({}, None),
     "release.done": ({}, None),
 }
@@ -65,6 +66,8 @@ async def test_a_worker_killed_at_any_point_shows_nowhere_in_the_result(
         first = rig.worker(STEPWISE_CRASH_AT=point)
         run.start()
         await killed(first, rig)
+        if point.startswith("record."):
+            assert await run.in_hand() == WORK.name, "the first record goes with the work that follows it"
         rig.worker(disk)
         # What a turn used is known where the engine has seen its end, also if it has to be made again.
         await run.as_if_undisturbed(again=again, tokens=TURN_TOKENS if again is WORK_AGAIN else 0)
@@ -76,16 +79,51 @@ async def test_a_worker_killed_at_any_point_shows_nowhere_in_the_result(
     await asyncio.gather(*runs)
 
 
-@pytest.mark.parametrize("point", ["work.committed", "finalize.done", "record.receipt"])
-async def test_two_workers_killed_in_a_row_at_the_same_point_show_nowhere_either(
-    rig: Rig, demo_repo: Path, point: str
+# Where the first dies and where the second: what comes again, since its phase had not finished.
+TWICE: Mapping[tuple[str, str], Mapping[str, int]] = {
+    ("work.committed", "work.committed"): {},
+    ("measure.gates", "measure.gates"): {name: 2 * count for name, count in GATES_AGAIN.items()},
+    ("finalize.done", "finalize.done"): {},
+    # What an agent proposed once is found, and nobody comes there again.
+    ("route.done", "acquire.leased"): {},
+    ("record.envelope", "record.envelope"): {},
+    ("record.receipt", "record.receipt"): {},
+    ("record.done", "record.done"): {},
+}
+
+
+@pytest.mark.parametrize(("point", "then"), TWICE)
+async def test_two_workers_killed_in_a_row_show_nowhere_either(
+    rig: Rig, demo_repo: Path, point: str, then: str
 ) -> None:
     run = Counted(rig, demo_repo)
     first = rig.worker(STEPWISE_CRASH_AT=point)
     run.start()
     await killed(first, rig)
-    await killed(rig.worker(STEPWISE_CRASH_AT=point), rig)
+    died_in = [await run.in_hand()]
+    await killed(rig.worker(STEPWISE_CRASH_AT=then), rig)
+    died_in.append(await run.in_hand())
+    if point.startswith("record."):
+        # With the work that follows; then on its own, since that work was lost.
+        assert died_in == [WORK.name, RECORD.name]
     rig.worker()
+    await run.as_if_undisturbed(again=TWICE[point, then])
+
+
+@pytest.mark.parametrize("point", ["record.envelope", "record.receipt", "record.done"])
+async def test_a_worker_killed_at_a_record_that_goes_with_no_work_shows_nowhere_either(
+    rig: Rig, demo_repo: Path, point: str
+) -> None:
+    run = Counted(rig, demo_repo, approval="after")
+    first = rig.worker()
+    run.start()
+    await run.waiting()
+    first.kill()
+    second = rig.worker(STEPWISE_CRASH_AT=point)
+    run.tell("approve")
+    await killed(second, rig)
+    assert await run.in_hand() == RECORD.name
+    rig.worker("another")
     await run.as_if_undisturbed()
 
 

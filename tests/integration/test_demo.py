@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.request import urlopen
 
+import psutil
 import pytest
+<<<<<<< HEAD
 from conftest import eventually
+=======
+from flow_kit import git, make_repository
+>>>>>>> wt-tests
 
 from cli.demo import wanted
 from schemas.errors import BadInput
@@ -20,10 +27,11 @@ from schemas.errors import BadInput
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
-    )
+def run(
+    argv: list[str], folder: Path, asked: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    env = environment(folder) | dict(asked or {})
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -31,6 +39,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
 
 
+<<<<<<< HEAD
 def comes_back(dev: list[str], address: str, folder: Path) -> None:
     """Check that the page of the demo is there again while its server runs."""
     setting, program, *arguments = dev
@@ -52,6 +61,37 @@ def answers(address: str) -> bool:
             return bool(page.status == 200)
     except OSError:
         return False
+=======
+def one_demo(folder: Path, asked: dict[str, str]) -> str:
+    """Run a demo to its good end and return what it said; fails when a process of its own outlives it."""
+    argv = [sys.executable, "-m", "cli.demo"]
+    env = environment(folder) | asked
+    with subprocess.Popen(
+        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            said = [demo.stdout.readline()]
+            working = working_in(folder)
+            rest, complaint = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
+    assert (demo.returncode, complaint) == (0, ""), rest
+    assert len(working) > 1, "the demo and its server are seen while it runs"
+    assert working_in(folder) == []
+    return "".join([*said, rest])
+
+
+def working_in(folder: Path) -> list[str]:
+    """Return the command of each process that has to do with a folder: by its arguments, its place or a variable."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            told = [*process.cmdline(), process.cwd(), *process.environ().values()]
+            if any(str(folder) in text for text in told):
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
+    return found
+>>>>>>> wt-tests
 
 
 def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:
@@ -112,6 +152,55 @@ def test_a_demo_that_waits_for_a_person_says_what_to_type_and_can_be_ended(tmp_p
         130,
         "demo: ended before its run was; server and worker are stopped\n",
     )
+
+
+OWN_SCENARIO = """\
+version: 1
+steps:
+  implement:
+    turns:
+      - work:
+          - {do: edit, path: mended.txt, content: "mended\\n"}
+          - {do: run, argv: [test, -f, mended.txt]}
+        finalize:
+          value: {status: VERIFIED, summary: It is mended.}
+"""
+
+
+def test_a_repository_of_ones_own_gets_each_result_by_the_printed_command_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    repo = make_repository(tmp_path / "somebody's own", {".gitignore": "/notes\n"})
+    (repo / "notes").write_text("nobody else's\n")
+    git(repo, "checkout", "--quiet", "-b", "mine")
+    (tmp_path / "own.yaml").write_text(OWN_SCENARIO)
+    asked = {"REPO": str(repo), "TASK": "mend it", "GATE": "test -f mended.txt", "SCENARIO": "own.yaml"}
+
+    def seen() -> list[str]:
+        looked = (["status", "--porcelain", "--ignored"], ["rev-parse", "HEAD"], ["symbolic-ref", "HEAD"])
+        return [git(repo, *argv) for argv in looked]
+
+    def branches() -> set[str]:
+        return set(git(repo, "for-each-ref", "--format=%(refname:short)").splitlines())
+
+    for dirty in (False, True):
+        if dirty:
+            (repo / "half").write_text("not committed\n")
+            refused = run([sys.executable, "-m", "cli.demo"], tmp_path, asked)
+            assert refused.returncode != 0
+            assert "ALLOW_DIRTY=1" in refused.stderr
+            asked["ALLOW_DIRTY"] = "1"
+        before, known = seen(), branches()
+        said = one_demo(tmp_path, asked)
+        assert "tests FAILED -> passed" in said
+        assert (seen(), branches()) == (before, known)
+        fetch = said[said.index("\nfetch the result into ") :].splitlines()[2].strip()
+        fetched = run(["sh", "-c", fetch], tmp_path)
+        assert fetched.returncode == 0, (fetch, fetched.stderr)
+        assert seen() == before
+        (new,) = branches() - known
+        assert git(repo, "diff", "--name-status", "HEAD", new) == "A\tmended.txt"
+        known |= {new}
 
 
 def test_a_repository_of_ones_own_needs_a_task_and_nothing_of_the_demos(tmp_path: Path) -> None:

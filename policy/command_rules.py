@@ -48,7 +48,9 @@ def check_script(text: str, ground: Ground) -> None:
     ground, entered = moved(ground, (unwrapped(command) for _, command in run))
     for at, command in enumerate(script.commands):
         words = [settled(word, found.values, script.sure, at) for word in command.words[1:]]
-        check_command(replace(command, words=(*command.words[:1], *words)), ground)
+        # Before the first assignment a name is what the surroundings make it, often nothing.
+        begun = {name: worth for name, worth in found.values.items() if script.first[name] <= at}
+        check_command(replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun))
     if entered:
         _check_within(text)
 

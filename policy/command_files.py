@@ -12,7 +12,6 @@ from policy.command_paths import (
     Ground,
     check_protected,
     check_removal,
-    check_unhidden,
     check_written,
     inside,
     is_protected,
@@ -43,7 +42,7 @@ def check_remove(words: Sequence[Word], ground: Ground) -> None:
 
 def check_move(words: Sequence[Word], ground: Ground) -> None:
     """Judge a move: what goes is removed where it was and written where it goes."""
-    found = _copied(words, ground)
+    found = _copied(words)
     sources = found.operands if found.has("-t", _TARGET) else found.operands[:-1]
     check_removal([one for one in sources if one.known], ground)
     check_protected(sources, ground)
@@ -52,7 +51,7 @@ def check_move(words: Sequence[Word], ground: Ground) -> None:
 
 def check_copy(words: Sequence[Word], ground: Ground) -> None:
     """Judge where a copy goes: its last operand, or the target directory of an option."""
-    found = _copied(words, ground)
+    found = _copied(words)
     _check_target(found, ground)
     if found.has("-s", "-l", "--symbolic-link", "--link"):
         _check_linked(found, ground)
@@ -60,7 +59,7 @@ def check_copy(words: Sequence[Word], ground: Ground) -> None:
 
 def check_link(words: Sequence[Word], ground: Ground) -> None:
     """Judge a link: where it stands, and that nothing is written through it which may not be written."""
-    found = _copied(words, ground)
+    found = _copied(words)
     sources = len(found.operands) == 1 or found.has("-t", _TARGET)
     if not (sources and len(found.operands) == 1):
         _check_target(found, ground)
@@ -69,7 +68,7 @@ def check_link(words: Sequence[Word], ground: Ground) -> None:
 
 def check_install(words: Sequence[Word], ground: Ground) -> None:
     """Judge what is installed: where it goes, directories that are made, and that no other program strips it."""
-    found = _copied(words, ground, "gmo")
+    found = _copied(words, "gmo")
     if found.has("--strip-program"):
         raise RefusedCommandError("E_CMD_WRAPPER", "install --strip-program runs a program; run it itself")
     if found.has("-d", "--directory"):
@@ -83,8 +82,7 @@ _VALUED: Final = f"{_TARGET} --suffix --group --mode --owner --strip-program"
 _PLAIN: Final = "--symbolic-link --link --directory"
 
 
-def _copied(words: Sequence[Word], ground: Ground, short: str = "") -> Given:
-    check_unhidden(words, ground, "a copy")
+def _copied(words: Sequence[Word], short: str = "") -> Given:
     found = given(words, short=f"tS{short}", valued=_VALUED, plain=_PLAIN)
     if any("/" in one.text or not one.known for one in found.values("-S", "--suffix")):
         raise unreadable("a suffix of copies is no plain one")
@@ -220,7 +218,6 @@ _RSYNC_VALUED: Final = (
 
 def check_rsync(words: Sequence[Word], ground: Ground) -> None:
     """Judge a copy of a tree: not to or from another machine, removing only what may go."""
-    check_unhidden(words, ground, "rsync")
     found = given(words, short=_RSYNC_SHORT, valued=_RSYNC_VALUED)
     if any(re.match(r"[^/]*:", one.text) for one in found.operands):
         raise RefusedCommandError("E_CMD_NETWORK", "rsync opens a way to another machine")

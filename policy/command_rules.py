@@ -15,7 +15,7 @@ from policy import command_writers as writers
 from policy.command_find import check_find
 from policy.command_git import check_git
 from policy.command_options import known, options_end
-from policy.command_paths import Ground, check_reads, check_written, moved, texts
+from policy.command_paths import Ground, check_reads, check_unhidden, check_written, moved, texts
 from policy.command_reading import FREE, check_reading
 from policy.command_values import ASSIGNED, in_this_shell, known_names, settled, unwrapped
 from policy.shell import RESERVED, read_script
@@ -48,7 +48,9 @@ def check_script(text: str, ground: Ground) -> None:
     ground, entered = moved(ground, (unwrapped(command) for _, command in run))
     for at, command in enumerate(script.commands):
         words = [settled(word, found.values, script.sure, at) for word in command.words[1:]]
-        check_command(replace(command, words=(*command.words[:1], *words)), ground)
+        # Before the first assignment a name is what the surroundings make it, often nothing.
+        begun = {name: worth for name, worth in found.values.items() if script.first[name] <= at}
+        check_command(replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun))
     if entered:
         _check_within(text)
 
@@ -105,6 +107,8 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     elif name.startswith(_GIT):
         check_git([literal(name[len(_GIT) :]), *rest], ground)
     elif (rule := _RULES.get(name)) is not None:
+        if name in _WRITERS:
+            check_unhidden(rest, ground, name)
         rule(rest, ground)
     if name not in FREE and name not in _RULES and name not in names.SEARCHERS and name != "ps":
         writers.check_anything(name, rest, ground)
@@ -414,6 +418,7 @@ def _check_found(words: Sequence[Word], ground: Ground) -> None:
     check_find(words, ground, check_words)
 
 
+_WRITERS: Final = files.RULES.keys() | writers.RULES.keys()
 _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "git": check_git,
     "find": _check_found,

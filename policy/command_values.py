@@ -113,7 +113,10 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
         values = {
             name: list(words)
             for name, words in script.values.items()
-            if all(word.known for word in words) and name not in other and _OWN.fullmatch(name) is None
+            if all(word.known for word in words)
+            and name in script.first
+            and name not in other
+            and _OWN.fullmatch(name) is None
         }
     plain = {name for name, words in script.values.items() if all(_is_plain(one) for one in words)}
     touched -= set() if opaque else plain - other

@@ -97,7 +97,6 @@ def _check(targets: Sequence[Word], ground: Ground) -> None:
 
 def check_sort(words: Sequence[Word], ground: Ground) -> None:
     """Judge where sort and shuf write, and that no other program packs what they keep."""
-    check_unhidden(words, ground, "sort")
     found = given(
         words,
         short="ktoST",
@@ -112,20 +111,17 @@ def check_sort(words: Sequence[Word], ground: Ground) -> None:
 
 def check_uniq(words: Sequence[Word], ground: Ground) -> None:
     """Judge the second file of uniq, which it writes."""
-    check_unhidden(words, ground, "uniq")
     found = given(words, short="fsw", valued="--skip-fields --skip-chars --check-chars")
     _check(found.operands[1:], ground)
 
 
 def check_xxd(words: Sequence[Word], ground: Ground) -> None:
     """Judge the second file of xxd, which it writes."""
-    check_unhidden(words, ground, "xxd")
     _check(given(words, short="cglnosR").operands[1:], ground)
 
 
 def check_zip(words: Sequence[Word], ground: Ground) -> None:
     """Judge the archive that zip writes; the files after it are read."""
-    check_unhidden(words, ground, "zip")
     found = given(words, short="bnPtO", valued="--out --temp-path --suffixes --password")
     if found.has("-TT", "--unzip-command"):
         raise RefusedCommandError("E_CMD_WRAPPER", "zip is told to run a program")
@@ -144,7 +140,6 @@ _TAR_PLAIN: Final = "--extract --get --create --append --update --concatenate --
 
 def check_tar(words: Sequence[Word], ground: Ground) -> None:
     """Judge what tar makes: an archive, or files where it extracts; it runs no programs but packers."""
-    check_unhidden(words, ground, "tar")
     found = given(_dashed(words), short="CfIFgTXVNKLbH", valued=_TAR_VALUED, plain=_TAR_PLAIN)
     actions = found.values("--checkpoint-action")
     packers = found.values("-I", "--use-compress-program")
@@ -198,7 +193,6 @@ def _names_protected(text: str) -> bool:
 
 def check_unzip(words: Sequence[Word], ground: Ground) -> None:
     """Judge where unzip puts files, and which."""
-    check_unhidden(words, ground, "unzip")
     found = given(words, short="dPI")
     _check(found.values("-d"), ground)
     check_protected(found.operands[1:], ground)
@@ -206,7 +200,6 @@ def check_unzip(words: Sequence[Word], ground: Ground) -> None:
 
 def check_patch(words: Sequence[Word], ground: Ground) -> None:
     """Judge the files that patch is told to change; a patch in a file is not read."""
-    check_unhidden(words, ground, "patch")
     found = given(
         words,
         short="dioprBDFgVYz",
@@ -236,7 +229,6 @@ _CURL_VALUED: Final = (
 
 def check_curl(words: Sequence[Word], ground: Ground) -> None:
     """Judge where curl writes."""
-    check_unhidden(words, ground, "curl")
     found = given(words, short=_CURL_SHORT, valued=_CURL_VALUED, plain="--remote-name --remote-header-name")
     _check(found.values("-o", "-c", "-D", *_CURL_WRITES.split()), ground)
     if found.has("-O", "--remote-name", "--remote-name-all"):
@@ -253,7 +245,6 @@ _WGET_VALUED: Final = (
 
 def check_wget(words: Sequence[Word], ground: Ground) -> None:
     """Judge where wget writes, and that it runs nothing."""
-    check_unhidden(words, ground, "wget")
     found = given(words, short=_WGET_SHORT, valued=_WGET_VALUED)
     if found.has("--use-askpass", "-e", "--execute"):
         raise RefusedCommandError(
@@ -277,6 +268,8 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
 
     What writes over its operands may have no such operand; this reads nothing else of programs without a rule.
     """
+    if any(is_protected(word.text) for word in words):
+        check_unhidden(words, ground, name)
     for at, word in enumerate(words):
         option, equals, _ = word.text.partition("=")
         if len(option) > _MAX_OPTION:

@@ -251,6 +251,7 @@ class _Reader:
             if at.ended or at.peek("\n") or at.peek(";"):
                 return
             for word in braces(at.word()):
+                self.script.first.setdefault(name, len(self.script.commands))
                 self.script.values.setdefault(name, []).append(word)
 
     def _case(self) -> None:
@@ -359,6 +360,10 @@ class _Reader:
         if not (words or assignments or redirects):
             raise unreadable("a command is expected")
         self.script.commands.append(Command(tuple(words), tuple(assignments), tuple(redirects)))
+        if not words or words[0].text in _DECLARING:
+            begun = filter(None, (_ASSIGNMENT.match(one.shape) for one in words[1:]))
+            for name in (*(name for name, _ in assignments), *(one[1] for one in begun)):
+                self.script.first.setdefault(name, len(self.script.commands))
         if self._certain and not redirects:
             self._set = _certainly(words, assignments)
         if len(self.script.commands) > MAX_COMMANDS:

@@ -112,6 +112,8 @@ class Script:
     functions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     named: list[str] = field(default_factory=list)
     """Names that something else than an assignment sets: a loop, ``read``, ``${x:=y}``."""
+    first: dict[str, int] = field(default_factory=dict)
+    """From which command on a name may have been set by an assignment that lasts: how many commands stand before that."""
     sure: dict[str, int] = field(default_factory=dict)
     """From which command on a name certainly has been set: how many commands stand before that point."""
     evaluates: bool = False

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -151,8 +151,9 @@ async def test_many_kills_over_ten_flows_lose_nothing_and_do_nothing_twice(
     names = [f"killed-{number}" for number in range(FLOWS)]
     for name in names:
         play = Play(go, signs, pace_s=rng.uniform(0.2, 0.5))
-        rig.start(
-            name, {"spec": play.steps(), "scenario": play.agents(), "repo": str(demo_repo), "task": "t"}
+        given = {"spec": play.steps(), "scenario": play.agents(), "repo": str(demo_repo), "task": "t"}
+        await rig.client.start_workflow(
+            "Flow", given, id=name, task_queue=rig.task_queue, task_timeout=timedelta(seconds=3)
         )
     for name in names:
         await rig.until(name, lambda now: now.get("phase") is not None)

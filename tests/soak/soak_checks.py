@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shlex
@@ -11,7 +12,7 @@ import subprocess
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,15 +27,22 @@ from temporalio.service import RPCError
 from activities.folder import RunFolder
 from cli.replay import replay_history
 from cli.replay.offline import Report
-from schemas.calls import MEASURE, WORK, AttemptKey
+from schemas.calls import ACQUIRE, MEASURE, RECORD, WORK, AttemptKey
+from schemas.common import FINAL_STEP
 from schemas.events import RunEvent
 from schemas.handoff import HandoffEnvelope
 from schemas.receipt import StepReceipt
 from schemas.run import FlowResult
 from schemas.run_record import RunRecord
+from schemas.run_state import MAX_CONTEXT, MAX_DECISIONS, MAX_RECEIPTS
+from store.errors import NotStored
 from store.journal import Journal
 from store.receipts import Receipts
 from system.processes import leftovers
+from workflows.conversation import MAX_STEERS
+from workflows.facts import MAX_FACTS_BYTES
+from workflows.journal import MAX_PENDING
+from workflows.routing.state import MAX_ITERATIONS_KEPT
 from workflows.start import run_id as run_id_of
 
 ENV_CANARY: Final = "c4n4ry-of-the-workers-environment-0x51"
@@ -46,6 +54,17 @@ COMPLETED: Final = {"verified", "nothing_to_do", "stopped"}
 STATUS: Final = {"cancelled": WorkflowExecutionStatus.CANCELED}
 DIRTY: Final = "gate-was-here"
 """In the argv of a gate that changes the tree it measures."""
+BOUNDS: Final = {
+    "decisions": MAX_DECISIONS,
+    "context": MAX_CONTEXT,
+    "receipts": MAX_RECEIPTS,
+    "pending": MAX_PENDING + 1,
+    "steers": MAX_STEERS,
+    "allowed": 100,
+}
+"""How long the lists may be that a run carries over continue-as-new."""
+BY_FLOW: Final = {"chain", "visits", "steps", "skipped", "chosen", "gates_seen", "owed"}
+"""Those that have at most one entry for each flow, step or gate of the chain."""
 
 
 @dataclass
@@ -82,6 +101,9 @@ async def check(player: Player) -> Checked:
         _messages(checked)
         _receipts(checked)
         _attempts(checked)
+        claims(checked)
+        sizes(checked)
+        await asyncio.to_thread(artifacts, checked)
         await _replays(checked)
         await asyncio.to_thread(_result, checked)
         await _queries(checked)
@@ -221,6 +243,127 @@ def _stopped(checked: Checked, path: str, receipt: StepReceipt, calls: list[Call
     if receipt.from_attempt is None and not any(call.type == MEASURE.name for call in calls):
         measured = [gate.name for gate in receipt.gates if gate.measured]
         checked.expect(not measured, f"{path} was stopped before its gates and measured {measured}")
+
+
+# Claims, sizes, digests.
+
+
+def claims(checked: Checked) -> None:
+    """What was measured stands beside what was claimed; no status is VERIFIED but by gates that were measured."""
+    measured = _measured(checked.heard)
+    facts = {AttemptKey.model_validate(one["key"]).path: one["facts"] for one in _records(checked.heard)}
+    for one in checked.receipts:
+        key = AttemptKey.model_validate(one.model_dump())
+        path, said = key.path, facts.get(key.path, {})
+        status = (one.verification_status, one.measured.get("status"), said.get("status"))
+        checked.expect(path in facts, f"nothing was recorded of {path}")
+        checked.expect(len(set(status)) == 1, f"{path}: receipt, measured and recorded status are {status}")
+        if one.claimed:
+            claims_of = (one.claimed.get("status"), said.get("claimed_status"))
+            checked.expect(
+                len(set(claims_of)) == 1, f"{path} claimed {claims_of[0]}, recorded {claims_of[1]}"
+            )
+        visit = (key.flow_key, key.step_id, key.visit)
+        for gate in one.gates:
+            result = (gate.name, gate.passed, gate.exit_code)
+            checked.expect(
+                not gate.measured or result in measured.get(visit, set()),
+                f"{path} has {result}, measured were {measured.get(visit)}",
+            )
+        if one.verification_status == "VERIFIED":
+            passed = {gate.name for gate in one.gates if gate.measured and gate.passed}
+            owed = _required(checked.heard, key) | {gate.name for gate in one.gates if gate.required}
+            checked.expect(owed, f"{path} is VERIFIED without a required gate; claimed: {one.claimed}")
+            checked.expect(owed <= passed, f"{path} is VERIFIED, passed {passed}, required {owed}")
+            checked.expect(
+                not one.measured.get("changed_after_measure"), f"{path} is VERIFIED on another tree"
+            )
+
+
+def sizes(checked: Checked) -> None:
+    """Facts are small on the wire, and what a run carries into its next history is bounded."""
+    for record in _records(checked.heard):
+        wire = len(json.dumps(record["facts"], ensure_ascii=False, separators=(",", ":")).encode())
+        path = AttemptKey.model_validate(record["key"]).path
+        checked.expect(wire <= MAX_FACTS_BYTES, f"the facts of {path} have {wire} bytes")
+    steps = [step for spec in checked.heard.specs().values() for step in spec["steps"]]
+    by_flow = len(checked.heard.specs()) + len(steps) + sum(len(step.get("gates", [])) for step in steps)
+    for history in checked.heard.histories:
+        continued = history.events[-1].workflow_execution_continued_as_new_event_attributes
+        for payload in continued.input.payloads[1:]:
+            state = json.loads(payload.data)
+            bounds = {**BOUNDS, **dict.fromkeys(BY_FLOW, by_flow)}
+            for name, value in state.items():
+                # Of models, only the loops have a list that grows.
+                if isinstance(value, list) or name in bounds:
+                    checked.expect(name in bounds, f"no bound is known for the list {name} of a run's state")
+                    bound = bounds.get(name, 0)
+                    checked.expect(len(value) <= bound, f"{len(value)} {name} are carried over, not {bound}")
+            for step, loop in ((state.get("routing") or {}).get("loops") or {}).items():
+                kept = len(loop.get("iterations") or [])
+                said = f"{kept} iterations of {step} are carried over"
+                checked.expect(kept <= MAX_ITERATIONS_KEPT, said)
+
+
+def artifacts(checked: Checked) -> None:
+    """What is stored under a key was stored once: all that name it have one digest, and it is the file's."""
+    calls = checked.heard.calls
+    places: dict[str, set[str]] = {}
+    trees = [*(call.argument for call in calls), *(call.result for call in calls)]
+    for ref in _refs([*trees, *(one.model_dump(mode="json") for one in checked.receipts)]):
+        places.setdefault(ref["uri"], set()).add(ref["sha256"])
+    blobs = checked.player.rig.evidence.blobs
+    for uri, digests in places.items():
+        checked.expect(len(digests) == 1, f"{uri} is named with {sorted(digests)}")
+        try:
+            stored = hashlib.sha256(blobs.read(uri)).hexdigest()
+        except NotStored:
+            checked.expect(False, f"{uri} is named and is not stored")
+        else:
+            checked.expect(stored in digests, f"{uri} is stored as {stored}, named with {sorted(digests)}")
+
+
+def _records(heard: Heard) -> list[dict[str, Any]]:
+    """Return all records that were asked for: alone, or with work."""
+    alone = [call.argument for call in heard.calls if call.type == RECORD.name]
+    return alone + [call.argument["record"] for call in heard.calls if call.argument.get("record")]
+
+
+def _measured(heard: Heard) -> dict[tuple[str, str, int], set[tuple[str, bool, int | None]]]:
+    """Return what the gates of each visit said by the results of its measurements, also of those found again."""
+    found: dict[tuple[str, str, int], set[tuple[str, bool, int | None]]] = {}
+    for call in heard.calls:
+        key, result = call.key, call.result
+        if call.type == ACQUIRE.name and call.argument.get("recover"):
+            key = AttemptKey.model_validate(call.argument["recover"]["key"])
+            result = (result or {}).get("finished_measure")
+        if key is not None and result is not None and call.type in {MEASURE.name, ACQUIRE.name}:
+            facts = [run["fact"] for run in result.get("gates", [])]
+            found.setdefault((key.flow_key, key.step_id, key.visit), set()).update(
+                (fact["name"], fact.get("passed", False), fact.get("exit_code")) for fact in facts
+            )
+    return found
+
+
+def _required(heard: Heard, key: AttemptKey) -> set[str]:
+    """Return the names of the gates that a step must pass; the last measurement's are in its receipt alone."""
+    if key.step_id == FINAL_STEP:
+        return set()
+    steps = heard.specs()[key.flow_key]["steps"]
+    gates = next(step for step in steps if step["id"] == key.step_id).get("gates", [])
+    return {gate["name"] for gate in gates if gate.get("required", True)}
+
+
+def _refs(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield all in a tree that names a stored file."""
+    if isinstance(tree, dict):
+        if {"uri", "sha256"} <= tree.keys():
+            yield tree
+        for value in tree.values():
+            yield from _refs(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _refs(value)
 
 
 async def _replays(checked: Checked) -> None:

@@ -393,7 +393,7 @@ async def test_an_output_that_is_not_kept_is_named_with_its_reason_in_log_and_re
 ) -> None:
     flow = FLOW.replace("[notes.md]", "[notes.md, gone.md, data.bin, big.txt, folder, out/link.md]")
     made = "echo notes > notes.md; printf '\\\\377' > data.bin; head -c 5000001 /dev/zero > big.txt; mkdir -p folder out"
-    actions = [f'{{do: run, argv: [sh, -c, "{made}; ln -s /etc/hostname out/link.md"]}}']
+    actions = [f'{{do: run, argv: [sh, -c, "{made}; ln -s ../notes.md out/link.md"]}}']
     driver = await acquired(tmp_path, *actions, flow=flow)
 
     with caplog.at_level(logging.WARNING, "stepwise.activities"):

@@ -15,11 +15,8 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-<<<<<<< HEAD
 from conftest import eventually
-=======
 from flow_kit import git, make_repository
->>>>>>> wt-tests
 
 from cli.demo import wanted
 from schemas.errors import BadInput
@@ -39,7 +36,6 @@ def environment(folder: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
 
 
-<<<<<<< HEAD
 def comes_back(dev: list[str], address: str, folder: Path) -> None:
     """Check that the page of the demo is there again while its server runs."""
     setting, program, *arguments = dev
@@ -61,7 +57,8 @@ def answers(address: str) -> bool:
             return bool(page.status == 200)
     except OSError:
         return False
-=======
+
+
 def one_demo(folder: Path, asked: dict[str, str]) -> str:
     """Run a demo to its good end and return what it said; fails when a process of its own outlives it."""
     argv = [sys.executable, "-m", "cli.demo"]
@@ -91,7 +88,6 @@ def working_in(folder: Path) -> list[str]:
             if any(str(folder) in text for text in told):
                 found.append(f"{process.pid} {' '.join(process.cmdline())}")
     return found
->>>>>>> wt-tests
 
 
 def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:

@@ -17,14 +17,20 @@ def choose_transports(
 ) -> dict[str, list[str]]:
     """Return per step the transports to try: the input's beat the step's, the flow's and the worker's.
 
-    Raises BadInput when one is not offered, cannot be used on this machine, or cannot hold the step's budget.
+    One that cannot be used on this machine is passed over when the step runs. Raises BadInput when one is not offered
+    or cannot hold the step's budget, or when none can be used.
     """
     chosen = {}
     for step in spec.steps:
         named = given.transport or step.transport or spec.defaults.transport or settings.default_transport
         names = list(dict.fromkeys([named] if isinstance(named, str) else named))
-        for name in names:
-            _check(step.id, name, offered)
+        unusable = [problem for name in names if (problem := _problem(name, offered)) is not None]
+        if len(unusable) == len(names) or any(name not in offered for name in names):
+            raise BadInput(
+                "BadFlowInput",
+                f"step {step.id!r}: {'; '.join(unusable)}; {_listed(offered)}",
+                mend="name one that can be used, or change the worker's STEPWISE_TRANSPORTS",
+            )
         costless = [name for name in names if not _can_hold(step, spec, given, name)]
         if costless:
             raise BadInput(
@@ -68,20 +74,13 @@ def refuse_stub_without_scenario(
         )
 
 
-def _check(step_id: str, name: str, offered: Mapping[str, Transport]) -> None:
+def _problem(name: str, offered: Mapping[str, Transport]) -> str | None:
+    """Return why a transport cannot be used here, or None."""
     transport = offered.get(name)
-    if transport is not None:
-        found = transport.is_available()
-        if found.ok:
-            return
-        problem = f"cannot be used on this worker: {found.reason}"
-    else:
-        problem = "is not offered by this worker"
-    raise BadInput(
-        "BadFlowInput",
-        f"step {step_id!r}: transport {name!r} {problem}; {_listed(offered)}",
-        mend="name one that can be used, or change the worker's STEPWISE_TRANSPORTS",
-    )
+    if transport is None:
+        return f"transport {name!r} is not offered by this worker"
+    found = transport.is_available()
+    return None if found.ok else f"transport {name!r} cannot be used on this worker: {found.reason}"
 
 
 def _listed(offered: Mapping[str, Transport]) -> str:

@@ -95,6 +95,22 @@ async def test_an_offered_transport_that_is_not_installed_is_refused_with_the_hi
     assert "not available: no binary, install: pip install it" in error.message
 
 
+async def test_a_list_of_transports_is_taken_where_one_of_them_can_be_used_and_all_are_offered(
+    tmp_path: Path,
+) -> None:
+    class Missing(StubTransport):
+        def is_available(self) -> Availability:
+            return Availability(ok=False, reason="no binary", install_hint="pip install it")
+
+    two = {"claude-cli": Missing(), "stub": StubTransport()}
+    driver = Driver(make_worker(tmp_path, transports=two), tmp_path / "repo")
+
+    error = await refusal(driver, transport=["stub", "codex"])
+    assert "transport 'codex' is not offered by this worker" in error.message
+    resolved = await driver.resolve(transport=["claude-cli", "stub"])
+    assert set(map(tuple, resolved.transports.values())) == {("claude-cli", "stub")}
+
+
 async def test_the_transport_of_the_start_beats_the_steps_and_the_steps_the_workers(tmp_path: Path) -> None:
     both = {"stub": StubTransport(), "claude-cli": StubTransport()}
     driver = Driver(make_worker(tmp_path, transports=both), tmp_path / "repo")

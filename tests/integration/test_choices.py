@@ -16,7 +16,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 import worker
 from schemas.errors import ErrorEnvelope
-from transports.port import Emit, SessionSpec, TransportError
+from transports.port import Availability, Emit, SessionSpec, TransportError
 from transports.stub import StubTransport
 from transports.stub_session import StubSession
 
@@ -136,3 +136,25 @@ async def test_what_is_waited_for_before_an_attempt_is_not_the_attempts_time(
     result = await ended(desk, "later")
     since = datetime.fromisoformat(paused["waiting"]["since"])
     assert result.receipts[0].started_at > since
+
+
+class Missing(StubTransport):
+    """A transport whose program is not there."""
+
+    name = "missing"
+
+    def is_available(self) -> Availability:
+        return Availability(ok=False, reason="no binary", install_hint="pip install it")
+
+
+async def test_a_transport_that_is_not_installed_is_passed_over_for_the_next_of_the_list(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = {"missing": Missing(), "stub": StubTransport()}
+    monkeypatch.setattr(worker, "open_transports", lambda _: offered)
+    async with at_home(desk, tmp_path) as home:
+        start(home, "listed", repo, TWO_STEPS, script(only=turn(OK)), transport=["missing", "stub"])
+        result = await ended(home, "listed", "verified")
+    first = result.receipts[0]
+    assert first.transport == "stub"
+    assert [(one.transport, one.code) for one in first.fallbacks] == [("missing", "sdk_unavailable")]

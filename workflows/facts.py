@@ -132,12 +132,16 @@ def stopped(work: WorkOut | None, carry: Carry) -> StepFacts:
 
 
 def _within_bounds(facts: StepFacts) -> StepFacts:
-    if len(facts.model_dump_json(exclude_defaults=True)) <= MAX_FACTS_BYTES:
-        return facts
-    facts = facts.model_copy(update={"tools": []})
-    for lost in ("reason", "counts", "percent", "exit_code"):
-        gates = [gate.model_copy(update={lost: None}) for gate in facts.gates]
-        facts = facts.model_copy(update={"gates": gates})
-        if len(facts.model_dump_json(exclude_defaults=True)) <= MAX_FACTS_BYTES:
-            break
-    return facts
+    if _bytes(facts) > MAX_FACTS_BYTES:
+        facts = facts.model_copy(update={"tools": []})
+        for lost in ("reason", "counts", "percent", "exit_code"):
+            gates = [gate.model_copy(update={lost: None}) for gate in facts.gates]
+            facts = facts.model_copy(update={"gates": gates})
+            if _bytes(facts) <= MAX_FACTS_BYTES:
+                break
+    # What travels is what was set, so nothing is set that is as it would be anyway.
+    return StepFacts.model_validate(facts.model_dump(exclude_defaults=True))
+
+
+def _bytes(facts: StepFacts) -> int:
+    return len(facts.model_dump_json(exclude_defaults=True).encode())

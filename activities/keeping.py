@@ -40,11 +40,6 @@ class WorkIntent(Durable):
     before: str
 
 
-def input_key(run_id: str) -> str:
-    """Return where it is stored what the run was started with."""
-    return f"runs/{run_id}/base/input.json"
-
-
 @dataclass(frozen=True)
 class Kept:
     """The working tree as an attempt left it: its id, what changed since the last commit, the savepoint of it."""

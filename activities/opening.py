@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from activities.context import WorkerContext
-from activities.keeping import input_key
 from activities.prompt import DISCIPLINE
 from activities.running import Stop
 from activities.sessions import HeldSession
@@ -23,6 +22,7 @@ from schemas.flow import StepSpec
 from schemas.handoff import SessionRef
 from schemas.receipt import FallbackRecord
 from schemas.run import FlowInput
+from store.keys import input_key
 from system.files import write_atomic
 from transports.port import Emit, SessionSpec, TransportError
 

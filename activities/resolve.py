@@ -12,7 +12,7 @@ from activities.choosing import available, choose_transports, refuse_stub_withou
 from activities.context import WorkerContext
 from activities.developer import developer_model
 from activities.errors import refused
-from activities.keeping import input_key, stored_ref
+from activities.keeping import stored_ref
 from activities.trust import is_listed
 from flows.bundle import Bundle, bundle, read_bundle
 from flows.findings import Finding
@@ -28,6 +28,7 @@ from schemas.errors import BadInput, EvidenceConflict
 from schemas.flow import FlowSpec
 from schemas.run import FlowInput
 from store.evidence import JSON
+from store.keys import input_key
 
 
 class Task(Durable):

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import typer
 from temporalio.client import WorkflowHandle
 
-from activities.keeping import input_key
 from activities.lineage import choose, parent_of, pinned_flow, standing, visits_of
 from cli.here import Here, open_here
 from cli.history.find import find
@@ -25,6 +24,7 @@ from schemas.json_text import parse_json
 from schemas.run import FlowInput, InlineFile, InlineSpec
 from schemas.run_record import RunRecord
 from store.evidence import Evidence
+from store.keys import input_key
 from store.runs import Runs
 
 MAX_NUMBERS: Final = 100

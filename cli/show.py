@@ -21,6 +21,7 @@ from cli.words import SHORT_COMMIT, brief_span, moment, printable, span, table
 from schemas.errors import BadInput
 from schemas.fork import ForkRef
 from schemas.run_record import RunRecord
+from store.journal import Journal
 
 _MAX_CELL: Final = 120
 _OTHERWISE: Final = "a run that was terminated is not told from one that goes on"
@@ -70,9 +71,16 @@ async def _only_at_the_server(here: Here, word: str) -> None:
     execution = await server.execution(word) if server else None
     if execution is None:
         return
+    state = unrecorded(execution, here.evidence).state
+    if Journal(here.evidence).read(execution.run_id):
+        raise BadInput(
+            "E_RUN",
+            f"run {execution.run_id} ({state}) ended before it had a workspace; all there is of it is its journal",
+            mend=f"stepwise tail {execution.run_id}",
+        )
     raise BadInput(
         "E_RUN",
-        f"run {execution.run_id} ({unrecorded(execution).state}) has left nothing in this store",
+        f"run {execution.run_id} ({state}) has left nothing in this store",
         mend=temporal_command(here.loaded, "workflow", "describe", "--workflow-id", word),
     )
 

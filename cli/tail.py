@@ -136,7 +136,7 @@ class _Watch:
             return
         execution = await server.execution(self._workflow_id)
         if execution is not None and execution.closed is not None:
-            self._ends(unrecorded(execution).state)
+            self._ends(unrecorded(execution, self._here.evidence).state)
             result = ("workflow", "result", "--workflow-id", self._workflow_id)
             complain(f"stepwise: `{temporal_command(self._here.loaded, *result)}` says more")
 

@@ -51,3 +51,8 @@ def check_key(key: str) -> str:
             f"a store key has at most {MAX_KEY_BYTES} bytes and {MAX_PART_BYTES} in a part: {key[:80]!r}…",
         )
     return key
+
+
+def input_key(run_id: str) -> str:
+    """Return where it is stored what a run was started with."""
+    return f"runs/{run_id}/base/input.json"

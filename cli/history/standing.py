@@ -13,9 +13,11 @@ from cli.history.server import Execution, Server, reach
 from cli.session import complain
 from schemas.common import Outcome
 from schemas.errors import StepwiseError
+from schemas.run import FlowInput
 from schemas.run_record import RunRecord
 from store.evidence import Evidence
 from store.journal import Journal
+from store.keys import input_key
 from store.runs import Runs
 from workflows.view import NEEDS_HUMAN
 
@@ -78,7 +80,9 @@ class History:
         records = {record.run_id: record for record in self._runs.list()}
         executions = await self._executions(records) if self._server else {}
         rows = [self.row(record, executions.get(run_id)) for run_id, record in records.items()]
-        rows += [unrecorded(one) for run_id, one in executions.items() if run_id not in records]
+        rows += [
+            unrecorded(one, self._evidence) for run_id, one in executions.items() if run_id not in records
+        ]
         return sorted(rows, key=lambda row: (row.started_at, row.run_id), reverse=True)
 
     async def standing(self, record: RunRecord) -> RunRow:
@@ -161,21 +165,28 @@ async def ask_history(here: Here, otherwise: str, question: Callable[[History], 
         return await question(History(here.evidence, None))
 
 
-def unrecorded(one: Execution) -> RunRow:
-    """Return a run the store has no record of: it was refused, has just begun, or has its evidence elsewhere."""
+def unrecorded(one: Execution, evidence: Evidence) -> RunRow:
+    """Return a run the store has no record of.
+
+    It was refused, has just begun, was ended before it had a workspace (then its journal says so), or has its evidence
+    elsewhere.
+    """
+    given = evidence.get_model(input_key(one.run_id), FlowInput)
     if one.closed is None:
         state = one.state or "running"
     else:
-        state = _ended(one, "refused" if one.closed == "failed" else one.closed)
+        ends = [event for event in Journal(evidence).read(one.run_id) if event.kind == "run_completed"]
+        said = str((ends[-1].model_extra or {}).get("outcome", "")) if ends else ""
+        state = _ended(one, said or ("refused" if one.closed == "failed" else one.closed))
     return RunRow(
         run_id=one.run_id,
         workflow_id=one.workflow_id,
         state=state,
         started_at=one.started_at,
         ended_at=one.ended_at,
-        flow=one.flow,
+        flow=one.flow or (given.flow if given and given.flow else ""),
         step="" if one.closed else one.step,
-        repo=one.repo,
+        repo=one.repo or (given.repo if given else ""),
         needs_human=one.needs_human and not one.closed,
         goes_on=one.closed is None,
     )

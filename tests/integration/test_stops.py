@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Rig, eventually
+from conftest import Rig, eventually, stepwise
 from flow_kit import (
     OK,
     envelope_of,
@@ -99,6 +99,12 @@ async def test_an_abort_sent_with_the_start_ends_before_any_work(desk: Rig, repo
     assert desk.receipts(result.run_id) == []
     described = await desk.client.get_workflow_handle("early-abort").describe()
     assert described.status == WorkflowExecutionStatus.COMPLETED
+    listed = stepwise("runs", "--outcome", "stopped", "--json", env=desk.env(), cwd=desk.folder)
+    (row,) = [one for one in json.loads(listed.stdout) if one["run_id"] == result.run_id]
+    assert (row["state"], row["repo"]) == ("stopped", str(repo))
+    shown = stepwise("show", "early-abort", env=desk.env(), cwd=desk.folder)
+    assert shown.returncode == 2
+    assert f"stepwise tail {result.run_id}" in shown.stderr
 
 
 async def test_a_cancelled_workflow_is_cleaned_up_like_an_aborted_one(

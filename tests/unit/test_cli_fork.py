@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from activities.keeping import input_key
 from activities.lineage import bundle_key
 from activities.workspace import BaseFacts, base_key
 from cli import fork as command
@@ -28,6 +27,7 @@ from store.blobs import FileBlobs
 from store.errors import NotStored
 from store.evidence import JSON, Evidence
 from store.journal import Journal
+from store.keys import input_key
 from store.receipts import Receipts
 from store.redaction import Redactor
 from store.runs import Runs

@@ -99,10 +99,10 @@ async def test_an_abort_sent_with_the_start_ends_before_any_work(desk: Rig, repo
     assert desk.receipts(result.run_id) == []
     described = await desk.client.get_workflow_handle("early-abort").describe()
     assert described.status == WorkflowExecutionStatus.COMPLETED
-    listed = stepwise("runs", "--outcome", "stopped", "--json", env=desk.env(), cwd=desk.folder)
+    listed = stepwise("runs", "--outcome", "stopped", "--json", env=desk.env())
     (row,) = [one for one in json.loads(listed.stdout) if one["run_id"] == result.run_id]
     assert (row["state"], row["repo"]) == ("stopped", str(repo))
-    shown = stepwise("show", "early-abort", env=desk.env(), cwd=desk.folder)
+    shown = stepwise("show", "early-abort", env=desk.env())
     assert shown.returncode == 2
     assert f"stepwise tail {result.run_id}" in shown.stderr
 

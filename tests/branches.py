@@ -14,7 +14,7 @@ from typing import Any, Final
 
 ROOMS: Final = ("workflows", "policy")
 BOUND: Final = 95.0
-"""Percent, of each room. What is missing is for the most part defensive; it never goes down."""
+"""Percent, of both rooms together. What is missing is for the most part defensive; it never goes down."""
 
 
 def main() -> int:
@@ -37,15 +37,16 @@ def main() -> int:
         if missing:
             lines = ", ".join(f"{start}→{end if end > 0 else 'exit'}" for start, end in missing[:8])
             sys.stdout.write(f"{name}: {len(missing)} branches not taken: {lines}\n")
-    shares = {room: _share(found["files"], room) for room in ROOMS}
-    for room, share in shares.items():
-        sys.stdout.write(f"branches of {room}/: {share:.1f} % (at least {BOUND:g} %)\n")
-    return 0 if min(shares.values()) >= BOUND else 1
+    for room in ROOMS:
+        sys.stdout.write(f"branches of {room}/: {_share(found['files'], room):.1f} %\n")
+    share = _share(found["files"], *ROOMS)
+    sys.stdout.write(f"branches of both: {share:.1f} % (at least {BOUND:g} %)\n")
+    return 0 if share >= BOUND else 1
 
 
-def _share(files: dict[str, Any], room: str) -> float:
-    """Return the percentage of a room's branches that were taken; 0 where it has none."""
-    sums = [module["summary"] for name, module in files.items() if name.startswith(f"{room}/")]
+def _share(files: dict[str, Any], *rooms: str) -> float:
+    """Return the percentage of these rooms' branches that were taken; 0 where they have none."""
+    sums = [module["summary"] for name, module in files.items() if name.partition("/")[0] in rooms]
     taken, all_of_them = (sum(one[key] for one in sums) for key in ("covered_branches", "num_branches"))
     return 100 * taken / all_of_them if all_of_them else 0.0
 

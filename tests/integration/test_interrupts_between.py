@@ -96,6 +96,20 @@ async def test_a_message_while_the_last_record_is_written_takes_hold_behind_it(
     ]
 
 
+async def test_who_interrupts_while_the_last_record_is_written_may_have_the_step_begun_again(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with holding(desk, tmp_path, monkeypatch, "end") as (home, records):
+        start(home, "again", repo, SPEC, script(only=turn(OK)))
+        await records.begun.wait()
+        await update(home, "again", "interrupt")
+        records.may.set()
+        await interrupted(home, "again")
+        await resume(home, "again", action="retry")
+        result = await ended(home, "again", "verified")
+    assert [(one.step_id, one.attempt) for one in result.receipts] == [("only", 1), ("end", 1), ("end", 2)]
+
+
 async def test_a_last_record_that_contradicts_what_is_stored_is_no_success(
     desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ async def _only_at_the_server(here: Here, word: str) -> None:
     if execution is None:
         return
     state = unrecorded(execution, here.evidence).state
-    if Journal(here.evidence).read(execution.run_id):
+    if execution.closed is not None and Journal(here.evidence).read(execution.run_id):
         raise BadInput(
             "E_RUN",
             f"run {execution.run_id} ({state}) ended before it had a workspace; all there is of it is its journal",

@@ -95,7 +95,10 @@ def _check_chosen(words: Sequence[Word], expression: Sequence[str]) -> None:
     for at, word in enumerate(words):
         told = expression[at + 1].rpartition("/")[2] if word.text in _RUNNING and at + 1 < len(words) else ""
         chosen = any(
-            test in _NAMING and is_protected(value) for test, value in itertools.pairwise(expression[:at])
+            test in _NAMING
+            and is_protected(value)
+            and expression[number - 1 : number] not in (["!"], ["-not"])
+            for number, (test, value) in enumerate(itertools.pairwise(expression[:at]))
         )
         if chosen and (word.text == "-delete" or (told and told not in _ONLY_READING)):
             raise RefusedCommandError("E_PATH_PROTECTED", "find changes what is protected; leave it out")

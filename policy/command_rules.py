@@ -308,6 +308,10 @@ def _is_stream(text: str, ground: Ground) -> bool:
     )
 
 
+_OWN_COMMANDS: Final = frozenset({"install", "link"})
+"""What runners do themselves, by a name that programs with a rule have too."""
+
+
 def _check_runner(runner: str, words: Sequence[Word], ground: Ground) -> None:
     """Judge the words of a runner: the program that it runs, and those from the first one on that has rules."""
     if runner == "hatch":
@@ -327,6 +331,9 @@ def _check_runner(runner: str, words: Sequence[Word], ground: Ground) -> None:
             or name.startswith(_GIT)
         )
         told = at > 0 and words[at - 1].text in {"run", "exec", "--", "x"}
+        runs_first = at == 0 and runner in names.RUNNERS_DIRECT
+        if name in _OWN_COMMANDS and not told and not runs_first:
+            continue
         if judged or (told and names.refused(name) is not None):
             check_words(words[at:], ground)
             if at >= ends and not _takes(words[at - 1].text if at else ""):

@@ -123,7 +123,7 @@ def check_xxd(words: Sequence[Word], ground: Ground) -> None:
 def check_zip(words: Sequence[Word], ground: Ground) -> None:
     """Judge the archive that zip writes; the files after it are read."""
     found = given(words, short="bnPtO", valued="--out --temp-path --suffixes --password")
-    if found.has("-TT", "--unzip-command"):
+    if found.has("--unzip-command") or any(re.match(r"-\w*TT", word.text) for word in words):
         raise RefusedCommandError("E_CMD_WRAPPER", "zip is told to run a program")
     _check([*found.values("-b", "-O", "--out"), *found.operands[:1]], ground)
 
@@ -326,6 +326,7 @@ RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "bsdtar": check_tar,
     "unzip": check_unzip,
     "patch": check_patch,
+    "gpatch": check_patch,
     "curl": check_curl,
     "wget": check_wget,
 }

@@ -24,7 +24,7 @@ _MAYBE_SEQUENCE: Final = re.compile(
 )
 _SUBSCRIPT: Final = re.compile(r"[\w}]\[[^\]]*[$`]")
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
-WIDE: Final = "{…}"
+WIDE: Final = "{…..…}"
 """Stands in a word for a sequence that is too long to be written out."""
 REVISION: Final = "${git…}"
 """The text of what git says of a revision: a word that begins with no hyphen, or nothing."""

@@ -26,7 +26,8 @@ async def at_home(rig: Rig, folder: Path, **settings: str) -> AsyncIterator[Rig]
 
 async def begun_at_home(path: Path) -> None:
     """Wait until a command that waits for ``path`` runs, and let the worker of this process work meanwhile."""
-    for pause in pauses():
-        if await asyncio.to_thread(Path(f"{path}.begun").exists):
-            return
-        await asyncio.sleep(pause)
+    async with asyncio.timeout(60):
+        for pause in pauses():
+            if await asyncio.to_thread(Path(f"{path}.begun").exists):
+                return
+            await asyncio.sleep(pause)

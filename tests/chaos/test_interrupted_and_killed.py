@@ -195,3 +195,27 @@ async def test_an_interrupt_of_work_that_no_worker_has_taken_yet_is_an_interrupt
     assert [one.execution_status for one in mends] == ["interrupted", "succeeded"]
     assert mends[0].stop is not None
     assert (mends[0].stop.reason, mends[0].stop.requested_by) == ("interrupt", "ann")
+
+
+async def test_a_step_whose_worker_is_lost_more_often_than_it_may_be_waits_for_a_person(
+    own_rig: Rig, repo: Path
+) -> None:
+    held = {"do": "wait_for_file", "path": str(own_rig.folder / "go")}
+    first = own_rig.worker(STEPWISE_SCHEDULE_TO_START_S="1")
+    start(
+        own_rig,
+        "often",
+        repo,
+        spec(retries={"infrastructure": 0}),
+        script(mend=turn(HALF, held, REST, NOTES)),
+    )
+    spool = own_rig.folder / "disk" / "spool"
+    await happens(lambda: any(spool.rglob("transcript.jsonl")), own_rig)
+    first.kill()
+    await killed(first, own_rig)
+    (own_rig.folder / "go").touch()
+    own_rig.worker()
+    status = await waiting(own_rig, "often", "human")
+    assert status["waiting"]["reason"] == "the worker was lost 1 times"
+    await resume(own_rig, "often")
+    await ended(own_rig, "often", "verified")

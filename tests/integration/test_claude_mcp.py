@@ -178,19 +178,27 @@ async def test_a_client_may_say_all_at_once_and_in_any_pieces(workspace: Path) -
             for number in (3, 2)
         ),
     ]
-    said = b"".join(json.dumps(message).encode() + b"\n" for message in asked)
-    for pieces in ([said], [said[:20], said[20:-30], said[-30:]]):
+    lines = [json.dumps(message).encode() + b"\n" for message in asked]
+    # In pieces: half of the next message comes with each, and the rest of it once that is answered.
+    torn = [lines[0] + lines[1][:20], lines[1][20:] + lines[2][:20], lines[2][20:] + lines[3]]
+    for pieces in ([b"".join(lines)], torn):
         server = await asyncio.create_subprocess_exec(
             *entry(workspace), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         assert server.stdin is not None
         assert server.stdout is not None
-        for piece in pieces:
-            server.stdin.write(piece)
-            await server.stdin.drain()
-        answers = [json.loads(await server.stdout.readline()) for _ in asked]
-        server.stdin.close()
-        assert await server.wait() == 0
+        answers = []
+        try:
+            async with asyncio.timeout(60):
+                for piece in pieces:
+                    server.stdin.write(piece)
+                    answers.append(json.loads(await server.stdout.readline()))
+                answers += [json.loads(await server.stdout.readline()) for _ in asked[len(answers) :]]
+                server.stdin.close()
+                assert await server.wait() == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                server.kill()
         assert [answer["id"] for answer in answers[:2]] == [1, 2]
         read = {answer["id"]: answer["result"]["content"][0]["text"] for answer in answers[2:]}
         assert read == {3: "three\n", 2: "two\nthree\n"}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from conftest import Rig
 from flow_kit import OK, flow, gate, linear, script, step, turn
-from home_kit import at_home
-from interrupt_kit import interrupted
-from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting
+from home_kit import at_home, begun_at_home
+from interrupt_kit import interrupted, until_there
+from run_kit import READ_ONLY, Played, approved, ended, resume, said, signal, start, update, waiting
 
 from activities import register as module
 from activities.context import WorkerContext
@@ -146,3 +146,50 @@ async def test_nothing_that_is_asked_of_people_or_a_model_is_asked_before_the_re
         result = await ended(home, "alone")
     assert alone == ["plain", "after", "last"]
     assert [one.step_id for one in result.receipts] == ["plain", "asked", "after", "last"]
+
+
+async def test_an_interrupt_before_a_rate_limit_is_waited_out_holds_the_run_for_a_person(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = turn({"do": "rate_limit", "seconds": 1000})
+    async with holding(desk, tmp_path, monkeypatch, "only") as (home, records):
+        start(home, "limited", repo, SPEC, script(only={"turns": [limited], "resumed": turn(OK)}))
+        await records.begun.wait()
+        await update(home, "limited", "interrupt")
+        records.may.set()
+        await interrupted(home, "limited")
+        await resume(home, "limited")
+        await ended(home, "limited", "verified")
+
+
+async def test_who_interrupts_before_a_gate_may_leave_its_step_out(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    spec = flow(
+        step("only", linear("end"), approval="before"), step("end", **READ_ONLY), setup=[until_there(go)]
+    )
+    start(desk, "left-out", repo, spec)
+    await begun_at_home(go)
+    await update(desk, "left-out", "interrupt")
+    await asyncio.to_thread(go.touch)
+    await interrupted(desk, "left-out")
+    await resume(desk, "left-out", action="skip")
+    result = await ended(desk, "left-out")
+    assert [one.step_id for one in result.receipts] == ["end"]
+    assert (result.decisions[0].step_id, result.decisions[0].decision) == ("only", "skip")
+
+
+async def test_of_two_answers_that_come_at_once_the_first_counts(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    async with at_home(desk, tmp_path) as home:
+        start(home, "twice", repo, approved("before"), script(only=turn(OK)))
+        await waiting(home, "twice", "approval")
+    # Nobody takes workflow tasks now: both come with the same one.
+    for name in ("approve", "reject"):
+        await signal(home, "twice", name)
+    async with at_home(desk, tmp_path):
+        result = await ended(home, "twice", "verified")
+    verdicts = [(one["name"], one["verdict"]) for one in said(home, result.run_id, "human_message")]
+    assert verdicts == [("approve", "accepted"), ("reject", "already")]

@@ -87,12 +87,16 @@ class Heard:
         records = [call.argument for call in self.calls if call.type == RECORD.name]
         records += [call.argument["record"] for call in self.calls if call.argument.get("record")]
         # One that came with work whose worker was lost is sent again by itself.
-        attempts = {
-            tuple(record["key"].values()): record["routing"]["chosen_candidate_id"]
+        # Two that say other things of one attempt are two.
+        found = {
+            (AttemptKey.model_validate(record["key"]).path, record["routing"]["chosen_candidate_id"]): record
             for record in records
             if record.get("routing")
         }
-        return [(step, visit, chosen) for (_, _, step, visit, _), chosen in attempts.items()]
+        return [
+            (record["key"]["step_id"], record["key"]["visit"], chosen)
+            for (_, chosen), record in found.items()
+        ]
 
 
 async def hear(client: Client, workflow_id: str, first_run_id: str) -> Heard:

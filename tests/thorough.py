@@ -59,6 +59,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     # The same program of Claude over its other door, and what tests/conformance shows of each transport.
     "tests/conformance/test_conformance.py::test_a_transport_holds[*-claude-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[claude-cli]",
+    f"{_INTEGRATION}test_above_the_workspace.py::*[claude-cli-*]",
     f"{_INTEGRATION}test_claude_work.py::*[claude-cli]",
     f"{_INTEGRATION}test_claude_work.py::test_a_repositorys_own_settings_*[claude-cli-*",
     f"{_INTEGRATION}test_claude_work.py::test_what_policy_denies_*[claude-cli-*",
@@ -86,6 +87,8 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[gemini-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[claude-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[claude-sdk]",
+    f"{_INTEGRATION}test_above_the_workspace.py::*[gemini-cli-*]",
+    f"{_INTEGRATION}test_above_the_workspace.py::*[claude-sdk-stranger]",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",

@@ -18,6 +18,7 @@ from transports.claude_program import (
     find_program,
     loads_project,
 )
+from transports.claude_project import project_arguments
 from transports.claude_usage import kept_total
 from transports.claude_wire import Wire
 from transports.port import SessionSpec, TransportError
@@ -69,7 +70,13 @@ async def started(
         system = folders.told / "system.md"
         system.write_text(spec.system, encoding="utf-8")
         argv = command_line(
-            program, spec, session_id=session_id, tools=tools, mcp_config=mcp_config, system_file=system
+            program,
+            spec,
+            session_id=session_id,
+            tools=tools,
+            mcp_config=mcp_config,
+            system_file=system,
+            project=project_arguments(spec.workspace, folders.told) if loads_project(spec) else (),
         )
         return await Wire.start(argv, cwd=spec.workspace, env=environment(spec, folders))
     except (OSError, StepwiseError) as error:

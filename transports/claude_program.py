@@ -133,8 +133,9 @@ def command_line(
     tools: Sequence[str],
     mcp_config: str,
     system_file: Path,
+    project: Sequence[str] = (),
 ) -> list[str]:
-    """Return the program's arguments; nothing long and nothing secret is among them."""
+    """Return the program's arguments, those for the repository's own among them; none is long, and none secret."""
     trusted = loads_project(spec)
     line = [
         *_LAUNCHER,
@@ -148,11 +149,12 @@ def command_line(
         f"--tools={','.join(tools)}",
         f"--mcp-config={mcp_config}",
         f"--setting-sources={'project' if trusted else ''}",
+        # Servers are those that are named here: the program would also start those of the folders above the workspace.
+        "--strict-mcp-config",
         # Else a resumed session would go on with the system prompt it began with.
         "--system-prompt-snapshot=off",
+        *project,
     ]
-    if not trusted:
-        line.append("--strict-mcp-config")
     if spec.system:
         line.append(f"--append-system-prompt-file={system_file}")
     if spec.model is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transports import claude_launch
 from transports.claude_cli import ClaudeCliTransport
 from transports.claude_hand_in import HandIn, tool_for
 from transports.claude_program import Folders, command_line, environment
+from transports.claude_project import own_servers, project_arguments
 from transports.claude_sdk import ClaudeSdkTransport
 from transports.port import SessionSpec
 
@@ -73,7 +75,41 @@ def test_a_repositorys_own_settings_are_named_only_where_it_is_trusted(
     line = line_of(make_spec(tmp_path, trusted=trusted, deterministic=deterministic))
     assert ("--setting-sources=project" in line) is loads
     assert ("--setting-sources=" in line) is not loads
-    assert ("--strict-mcp-config" in line) is not loads
+    assert "--strict-mcp-config" in line
+
+
+@pytest.mark.parametrize(
+    ("listed", "known"),
+    [
+        ('{"mcpServers": {"theirs": {"command": "x"}, "stepwise": {"command": "x"}}}', ["theirs"]),
+        ('{"mcpServers": []}', []),
+        ("[]", []),
+        ("no JSON", []),
+        ("[" * 100_000, []),
+        (None, []),
+    ],
+    ids=["a list", "no list", "no object", "no JSON", "too deep", "no file"],
+)
+def test_the_servers_of_a_repository_are_those_of_its_own_list(
+    listed: str | None, known: list[str], tmp_path: Path
+) -> None:
+    if listed is not None:
+        (tmp_path / ".mcp.json").write_text(listed)
+    assert list(own_servers(tmp_path)) == known
+
+
+def test_a_list_of_servers_behind_a_link_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text('{"mcpServers": {"theirs": {"command": "x"}}}')
+    (tmp_path / ".mcp.json").symlink_to(tmp_path / "theirs")
+    assert own_servers(tmp_path) == {}
+
+
+def test_instructions_are_read_below_the_workspace_only_also_when_a_link_leads_to_it(tmp_path: Path) -> None:
+    (tmp_path / "real [x]").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real [x]")
+    (settings,) = project_arguments(tmp_path / "link", tmp_path)
+    excluded = json.loads(settings.removeprefix("--settings="))["claudeMdExcludes"]
+    assert excluded == [f"!{tmp_path}/real ?x?/**"]
 
 
 def test_a_session_is_begun_or_resumed_by_its_id(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 _CHAOS: Final = "tests/chaos/"
 _INTEGRATION: Final = "tests/integration/"
+_CONFORMANCE: Final = "tests/conformance/test_conformance.py::test_a_transport_holds"
 _AT_ANY_POINT: Final = (
     f"{_CHAOS}test_worker_killed.py::test_a_worker_killed_at_any_point_shows_nowhere_in_the_result"
 )
@@ -22,6 +23,13 @@ _ACQUIRES: Final = ("acquire.cloned", "acquire.leased", "acquire.based", "acquir
 _CLAUDE_ANSWERS: Final = f"{_INTEGRATION}test_claude_endings.py::test_what_the_provider_answers_*"
 _CLAUDE_DENIES: Final = f"{_INTEGRATION}test_claude_work.py::test_what_policy_denies_*"
 _DENIED_ALIKE: Final = ("git push", "git reset", "chmod", "../outside", ".claude/", "link/", "Grep")
+_ALSO_SHOWN: Final = (
+    "waits_for_its_provider",
+    "waits_without_being_told_how_long",
+    "survives_a_broken_provider",
+    "survives_an_overloaded_provider",
+    "is_told_no_rules_by_strangers",
+)
 _EXTENDED: Final = ("own1-None-allowed1", "None-whole3-allowed3", "own4-whole4-allowed4")
 _EMPTY: Final = ("null", "object")
 _GOLDEN: Final = "tests/histories/test_golden.py::test_a_flow_run_again_decides_and_records_as_the_golden_run"
@@ -57,7 +65,8 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_GOLDEN}[build-*]",
     f"{_GOLDEN}[plan-then-implement-*]",
     # The same program of Claude over its other door, and what tests/conformance shows of each transport.
-    "tests/conformance/test_conformance.py::test_a_transport_holds[*-claude-cli]",
+    f"{_CONFORMANCE}[*-claude-cli]",
+    *(f"{_CONFORMANCE}[{check}-claude-sdk]" for check in _ALSO_SHOWN),
     f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[claude-cli]",
     f"{_INTEGRATION}test_above_the_workspace.py::*[claude-cli-*]",
     f"{_INTEGRATION}test_claude_work.py::*[claude-cli]",
@@ -69,7 +78,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     *(f"{_CLAUDE_DENIES}[claude-sdk-*{what}*" for what in _DENIED_ALIKE),
     *(f"{_INTEGRATION}test_codex_endings.py::*[reply{row}-*-True-*]" for row in (3, 4, 6)),
     # The program that needs the most of a machine.
-    "tests/conformance/test_conformance.py::test_a_transport_holds[*-gemini-cli]",
+    f"{_CONFORMANCE}[*-gemini-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[gemini-cli]",
     f"{_INTEGRATION}test_handover.py::*[claude-sdk-to-gemini-cli]",
     f"{_INTEGRATION}test_gemini_floor.py::test_a_repository_is_told_of_*-loaded1]",

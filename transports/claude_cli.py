@@ -27,11 +27,18 @@ from transports.port import Availability, Emit, SessionSpec, TransportCapabiliti
 
 CAPABILITIES: Final = TransportCapabilities(
     interrupts=True,
+    hooks=True,
     hot_context=True,
     context_across_steps=True,
     streaming=True,
     tool_observation=True,
     tool_interception=True,
+    project_context=True,
+    questions=True,
+    subagents=True,
+    parallel_calls=True,
+    steering=True,
+    retry_time=True,
     max_context_tokens=200_000,
     provider_name="anthropic",
     structured_output_fallback="microloop",

@@ -19,12 +19,21 @@ from transports.claude_wire import finish
 from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
 
 CAPABILITIES: Final = TransportCapabilities(
+    output_format=True,
     interrupts=True,
+    hooks=True,
     hot_context=True,
     context_across_steps=True,
     streaming=True,
+    native_tools=True,
     tool_observation=True,
     tool_interception=True,
+    project_context=True,
+    questions=True,
+    subagents=True,
+    parallel_calls=True,
+    steering=True,
+    retry_time=True,
     max_context_tokens=200_000,
     provider_name="anthropic",
     structured_output_fallback="microloop",

@@ -20,12 +20,19 @@ from transports.codex_session import CodexSession
 from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
 
 CAPABILITIES: Final = TransportCapabilities(
+    output_format=True,
     interrupts=True,
+    sandbox=True,
     hot_context=True,
     context_across_steps=True,
     streaming=True,
+    native_tools=True,
     tool_observation=True,
     tool_interception=True,
+    project_context=True,
+    questions=True,
+    parallel_calls=True,
+    steering=True,
     max_context_tokens=258_400,
     provider_name="openai",
     structured_output_fallback="microloop",

@@ -8,10 +8,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Literal, Protocol
 
+from pydantic import ValidationError
+
 from schemas.events import TransportEvent
 from schemas.handoff import HandoffDraft
 from system.processes import leftovers
-from transports.port import SessionSpec, StepSession, Transport, WorkOutcome, WorkRequest
+from transports.port import SessionSpec, StepSession, StructuredResult, Transport, WorkOutcome, WorkRequest
 
 Behaviour = Literal[
     "idle",
@@ -35,18 +37,32 @@ Behaviour = Literal[
     "crash",
     "cut",
     "huge",
+    "limited_untold",
+    "broken",
+    "overloaded",
+    "schema",
+    "unjudged",
+    "escape",
+    "project",
+    "heed",
 ]
 """What the agent does in its turn.
 
 ``idle``: ends it at once. ``write``: writes MARKER and ends it. ``hold``: writes MARKER, then does not end its turn
 until it is interrupted. ``hang``: has a child that ignores SIGTERM, never ends, does not obey. ``ask``: asks QUESTION,
-then ends it. ``call``: makes a tool call that policy asks about and that writes MARKER, then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
+says what was answered, then ends it. ``call``: makes a tool call that policy asks about and that writes MARKER, then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
 ``say``: says WORDS and ends it. ``command``: writes MARKER, prints it with a command, ends it. ``parallel``: writes
 MARKER and OTHER in one go. ``dangerous``: makes the call DANGEROUS, then ends it. ``stream``: says WORDS, and more of
 them without end. ``tool``: runs a command that takes an hour. ``background``: leaves a process in a session of its own
 behind, then ends it. ``subagent``: has a sub-agent write MARKER. ``limited``: its provider refuses for RETRY_S seconds.
 ``bad_key``: its provider does not know the key. ``crash``: its program is killed in the middle of the turn. ``cut``: the
 answer of its provider ends in the middle, every time. ``huge``: a command prints HUGE_CHARS characters in one line.
+``limited_untold``: its provider refuses for a while, and does not say for how long. ``broken`` and ``overloaded``: its
+provider answers with status 500 or 529, every time. ``schema``: idle, and hands in a value only where the request for it
+has its schema; for words it has what is no JSON. ``unjudged``: writes MARKER and ends it, and what judges its calls
+fails. ``escape``: runs ``python3 ESCAPE`` and ends it. ``project``: says HOUSE_RULE if it was told that, and STRANGE_RULE
+if it was told that; the first stands in the instructions of the repository, which the spec has put there, the other in
+those of the folder above. ``heed``: uses tools until it is told STEERED, then says WORDS and ends it.
 """
 
 MARKER: Final = "conformance.txt"
@@ -60,10 +76,25 @@ OTHER: Final = "other.txt"
 """The other file that agents write."""
 DANGEROUS: Final = "git push --force origin HEAD"
 """The command line that policy denies."""
-RETRY_S: Final = 120
+RETRY_S: Final = 45
 """For how long a provider refuses, in seconds."""
 HUGE_CHARS: Final = 3_000_000
 """More than any line that is read whole."""
+
+OWN_TOOLS: Final = ("mcp__stepwise__", "stub.")
+"""How the names of tools begin that are ours, and no program's own."""
+ESCAPE: Final = "escape.py"
+"""The program that tries to get out of the workspace; the check puts it there."""
+OUTSIDE: Final = "outside.txt"
+"""The file that it tries to write, in the folder above."""
+TRIED: Final = "It tries."
+"""What it prints first."""
+HOUSE_RULE: Final = "Rule-of-the-house"
+"""What stands in the instructions of a repository."""
+STRANGE_RULE: Final = "Rule-of-strangers"
+"""What stands in instructions above its workspace."""
+STEERED: Final = "mind the gap"
+"""What agents are told while they work."""
 
 LIMIT_S: Final = 60.0
 """How long a check may take, in seconds."""
@@ -130,6 +161,20 @@ async def require_knowledge(session: StepSession, heard: Heard) -> None:
         "Which files did you write?", HandoffDraft, heard.emit, timeout_s=LIMIT_S
     )
     require(MARKER in json.dumps(result.value), f"it does not know what it wrote: {result}")
+
+
+def require_value(result: StructuredResult) -> HandoffDraft:
+    """Return the handoff that was answered; raises NotConforming for an error, and for what is none."""
+    require(result.error is None, f"there was no answer: {result.error}")
+    try:
+        return HandoffDraft.model_validate(result.value)
+    except ValidationError as error:
+        raise NotConforming(f"the answer is no handoff: {error}") from error
+
+
+def said_by(heard: Heard, role: str) -> str:
+    """Return what was said in a role, as one text."""
+    return "".join(event.text for event in heard.events if event.kind == "text" and event.role == role)
 
 
 def is_sign_of_work(event: TransportEvent) -> bool:

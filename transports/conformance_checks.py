@@ -24,6 +24,7 @@ from transports.conformance_bench import (
     require,
     require_interrupted,
     require_knowledge,
+    require_value,
     working,
 )
 from transports.port import Park, TransportError, WorkOutcome, WorkRequest
@@ -160,9 +161,7 @@ async def refuses_unknown_sessions(bench: Bench) -> None:
 async def answers(bench: Bench) -> None:
     """Prove that a structured request is answered by a value of its schema."""
     async with opened(bench, bench.spec("idle")) as (session, heard):
-        result = await session.structured("Sum up.", HandoffDraft, heard.emit, timeout_s=LIMIT_S)
-        require(result.error is None, f"there was no answer: {result.error}")
-        HandoffDraft.model_validate(result.value)
+        require_value(await session.structured("Sum up.", HandoffDraft, heard.emit, timeout_s=LIMIT_S))
 
 
 async def asks_again(bench: Bench) -> None:
@@ -170,7 +169,7 @@ async def asks_again(bench: Bench) -> None:
     async with opened(bench, bench.spec("bad_once")) as (session, heard):
         result = await session.structured("Sum up.", HandoffDraft, heard.emit, timeout_s=LIMIT_S)
         require(result.reprompts == 1, f"it was asked again {result.reprompts} times")
-        HandoffDraft.model_validate(result.value)
+        require_value(result)
 
 
 async def gives_up_asking(bench: Bench) -> None:
@@ -182,7 +181,7 @@ async def gives_up_asking(bench: Bench) -> None:
 
 
 async def passes_questions_on(bench: Bench) -> None:
-    """Prove that a question reaches the callback, and its answer lets the turn go on."""
+    """Prove that a question reaches the callback, and its answer the agent, whose turn goes on."""
     asked: list[Question] = []
 
     async def answer(question: Question) -> Answer:
@@ -193,6 +192,8 @@ async def passes_questions_on(bench: Bench) -> None:
         outcome = await session.work(WorkRequest("ask"), heard.emit)
     require([item.question for each in asked for item in each.items] == [QUESTION], f"asked was {asked}")
     require(outcome.end == "completed", f"an answered turn ended as {outcome.end}")
+    told = " ".join(event.text for event in heard.events if event.kind == "text")
+    require("blue" in told, f"the agent does not know the answer: {told!r}")
 
 
 async def parks_on_questions(bench: Bench) -> None:

@@ -23,10 +23,15 @@ CLIENT_ATTEMPTS: Final = 1
 
 CAPABILITIES: Final = TransportCapabilities(
     interrupts=True,
+    hooks=True,
     context_across_steps=True,
     streaming=True,
+    native_tools=True,
     tool_observation=True,
     tool_interception=True,
+    project_context=True,
+    parallel_calls=True,
+    retry_time=True,
     max_context_tokens=1_048_576,
     provider_name="google",
     structured_output_fallback="microloop",

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -31,7 +31,26 @@ class Availability:
 
 @dataclass(frozen=True)
 class TransportCapabilities:
-    """What a transport can do; the conformance suite proves each flag.
+    """What a transport can do. The conformance suite has a scenario for each flag, and fails a claim that does not hold.
+
+    - ``output_format``: a value is asked for in the provider's own way: the request has its schema.
+    - ``interrupts``: an agent that is asked to end its turn does so by itself.
+    - ``hooks``: the program has each call judged by a hook of ours, and makes none whose judging fails.
+    - ``sandbox``: commands reach neither the network nor a file beside the workspace, whatever policy lets run.
+    - ``hot_context``: hand-off and route are asked where the work was done.
+    - ``context_across_steps``: another step can go on with a session.
+    - ``streaming``: events come while the turn runs.
+    - ``rewind``: work can be taken back out of a session, which is one that ``Rewinds``.
+    - ``native_tools``: the agent works with the program's own tools, not with ours.
+    - ``tool_observation``: each call is seen to begin and to end.
+    - ``tool_interception``: a call that is not allowed has no effect, and one that people are asked about waits.
+    - ``project_context``: a trusted repository's own instructions are told to the agent.
+    - ``questions``: the agent can ask, and goes on with the answer.
+    - ``subagents``: it can have another agent do something, whose calls are seen as that one's.
+    - ``parallel_calls``: it can make several calls at once.
+    - ``retry_time``: when a provider says for how long it refuses, that is known.
+    - ``steering``: it hears what is said to it while it works.
+    - ``structured_output_fallback``: an answer that is no value of its schema is asked for again, within a bound.
 
     ``small_model`` is the model that answers what agents ask, where no other is set: empty for the program's own
     default, None where there is no model.
@@ -53,6 +72,11 @@ class TransportCapabilities:
     provider_name: str = "unknown"
     structured_output_fallback: Literal["none", "microloop"] = "none"
     small_model: str | None = None
+    questions: bool = False
+    subagents: bool = False
+    parallel_calls: bool = False
+    steering: bool = False
+    retry_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,6 +201,14 @@ class StepSession(Protocol):
 
     async def aclose(self) -> None:
         """End the session and everything it started; may be called twice."""
+
+
+@runtime_checkable
+class Rewinds(Protocol):
+    """A session whose work can be taken back: what the flag ``rewind`` claims of a transport's sessions."""
+
+    async def rewind(self) -> None:
+        """Have the agent go on as if its last turn of work had never been; files stay as they are."""
 
 
 class Transport(Protocol):

@@ -15,26 +15,12 @@ from gemini_kit import GeminiBench, asking_about, hanging, serving
 from gemini_kit import killing as killing_gemini
 from model_servers.anthropic import AnthropicServer
 from model_servers.openai import OpenAIServer
-from stub_bench import CANNOT as CANNOT_STUB
 from stub_bench import StubBench
 
 from transports import registry
 from transports.conformance import Check
-from transports.conformance_bench import Behaviour, Bench
+from transports.conformance_bench import Bench
 from transports.gemini_cli import GeminiCliTransport
-
-CANNOT: Final[Mapping[str, Mapping[Behaviour, str]]] = {
-    "stub": CANNOT_STUB,
-    "claude-sdk": {},
-    "claude-cli": {},
-    "gemini-cli": {
-        "ask": "its tool for questions is not there without a terminal",
-        "subagent": "sub-agents are not among the tools a session has",
-    },
-    "codex": {"subagent": "sub-agents are switched off"},
-}
-"""What the agent of a transport cannot be made to do, and why."""
-NAMES: Final = tuple(CANNOT)
 
 
 @contextmanager
@@ -42,13 +28,20 @@ def _stub(_check: Check, folder: Path, _patch: pytest.MonkeyPatch) -> Iterator[B
     yield StubBench(folder)
 
 
+async def _fails(*_: object, **__: object) -> None:
+    message = "what judges calls is broken"
+    raise RuntimeError(message)
+
+
 def _claude(name: str) -> Callable[[Check, Path, pytest.MonkeyPatch], AbstractContextManager[Bench]]:
     @contextmanager
-    def bench(_check: Check, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    def bench(check: Check, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
         made = ClaudeBench(folder, Freezing(registry.open(name)))
         with AnthropicServer(made.mind) as server:
             point_at(server, patch)
             ask_people(patch)
+            if check.needs == "unjudged":
+                patch.setattr("transports.claude_gate.Gate.hook", _fails)
             yield made
 
     return bench
@@ -59,6 +52,8 @@ def _gemini(check: Check, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[B
     made = GeminiBench(folder)
     if check.needs == "hang":
         made.transport = GeminiCliTransport(program=hanging(folder))
+    if check.needs == "unjudged":
+        patch.setattr("transports.gemini_gate.INTERPRETER", "/bin/false")
     patch.setattr("transports.gemini_policy.judge", asking_about)
     with serving(killing_gemini(made.run_id), patch):
         yield made
@@ -79,3 +74,4 @@ BENCHES: Final[Mapping[str, Callable[[Check, Path, pytest.MonkeyPatch], Abstract
     "codex": _codex,
 }
 """The bench of each transport, for one check in a folder of its own."""
+NAMES: Final = tuple(BENCHES)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from system import processes
-from transports.conformance_bench import DANGEROUS, HUGE_CHARS, MARKER, QUESTION, RETRY_S, WORDS, Behaviour
+from transports.conformance_bench import (
+    DANGEROUS,
+    ESCAPE,
+    HUGE_CHARS,
+    MARKER,
+    OTHER,
+    QUESTION,
+    RETRY_S,
+    WORDS,
+    Behaviour,
+)
 from transports.port import SessionSpec, Transport
 from transports.stub import StubTransport
 
 WRITE = {"do": "edit", "path": MARKER, "content": "here\n"}
-TURNS: dict[Behaviour, dict[str, Any]] = {
+LOST = {"do": "fail", "code": "provider_error", "message": "the provider failed"}
+TURNS: Final[Mapping[Behaviour, Mapping[str, Any]]] = {
     "idle": {},
     "write": {"work": [WRITE]},
     "hold": {"work": [WRITE, {"do": "stall", "seconds": 3600}]},
@@ -31,14 +43,19 @@ TURNS: dict[Behaviour, dict[str, Any]] = {
     "limited": {"work": [{"do": "rate_limit", "seconds": RETRY_S}]},
     "bad_key": {"work": [{"do": "fail", "message": "set STUB_KEY", "retryable": False}]},
     "crash": {"work": [{"do": "crash_child"}]},
+    "cut": {"work": [LOST]},
+    "broken": {"work": [LOST]},
+    "overloaded": {"work": [LOST]},
+    "limited_untold": {"work": [{"do": "rate_limit", "seconds": RETRY_S}]},
+    "parallel": {"work": [WRITE, {**WRITE, "path": OTHER}]},
+    "subagent": {"work": [WRITE]},
+    "schema": {"finalize": {"raw": ["It went well."] * 4}},
+    "unjudged": {"work": [WRITE]},
+    "escape": {"work": [{"do": "run", "argv": ["python3", ESCAPE]}]},
+    "project": {"work": [{"do": "say", "text": "I was told no rules."}]},
+    "heed": {"work": [WRITE, {"do": "wait_for_steer"}, {"do": "say", "text": WORDS}]},
     "huge": {"work": [{"do": "run", "argv": ["head", "-c", str(HUGE_CHARS), "/dev/zero"]}]},
 }
-CANNOT: dict[Behaviour, str] = {
-    "parallel": "it makes one call at a time",
-    "subagent": "it has no sub-agents",
-    "cut": "it has no provider",
-}
-"""What it cannot be made to do, and why."""
 
 
 @dataclass
@@ -47,7 +64,7 @@ class StubBench:
 
     folder: Path
     transport: Transport = field(default_factory=StubTransport)
-    behaviours: frozenset[Behaviour] = frozenset(set(get_args(Behaviour)) - CANNOT.keys())
+    behaviours: frozenset[Behaviour] = frozenset(get_args(Behaviour))
 
     def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
         script = {"version": 1, "steps": {step: {"turns": [TURNS[behaviour]]}}}

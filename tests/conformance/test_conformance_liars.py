@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
@@ -15,12 +15,12 @@ from stub_bench import StubBench
 from schemas.events import TransportEvent
 from schemas.questions import CallDecision, CallRequest
 from system import processes
-from transports.conformance import CHECKS, Check, prove, unproved
+from transports.conformance import CHECKS, Check, prove, unproved, without_scenario
 from transports.conformance_bench import (
     Bench,
     NotConforming,
 )
-from transports.port import Emit, SessionSpec, StepSession, StopReport, Transport
+from transports.port import Emit, SessionSpec, StepSession, StopReport, Transport, TransportCapabilities
 from transports.stub import CAPABILITIES, StubTransport
 from transports.stub_session import StubSession
 
@@ -31,8 +31,19 @@ async def no_process_is_left() -> AsyncIterator[None]:
     await processes.shutdown()
 
 
+@dataclass(frozen=True)
+class More(TransportCapabilities):
+    """What transports could also do."""
+
+    telepathy: bool = False
+
+
 def test_a_claim_without_a_proof_is_found() -> None:
-    assert unproved(replace(CAPABILITIES, rewind=True)) == {"rewind"}
+    assert unproved(More(interrupts=True, telepathy=True)) == {"telepathy"}
+
+
+def test_a_flag_without_a_scenario_is_found() -> None:
+    assert without_scenario(More) == {"telepathy"}
 
 
 def test_a_check_is_left_out_only_for_who_does_not_claim_it_or_cannot_show_it(tmp_path: Path) -> None:
@@ -154,24 +165,28 @@ class Immortal(Session):
             await super().aclose()
 
 
+LIARS: Final[list[tuple[Transport, str, str]]] = [
+    (Forgetful(), "resumes", "calls itself cold"),
+    (Forgetful(), "carries_context_across_steps", "calls itself cold"),
+    (Forgetful(), "refuses_unknown_sessions", "never was"),
+    (Careless(), "keeps_read_only", "wrote a file"),
+    (Careless(), "intercepts_tools", "took effect"),
+    (Deaf(), "passes_questions_on", "asked was"),
+    (Rash(), "asks_before_calls", "took effect"),
+    (Rash(), "parks_on_calls", "ended as completed"),
+    (Wrapped(Obstinate), "goes_on_with_an_answer", "ended as question"),
+    (Wrapped(Blunt), "stops_while_it_asks", "killed"),
+    (Wrapped(Blunt), "obeys_interrupts", "killed"),
+    (Wrapped(Leaky), "kills_what_hangs", "processes are left"),
+    (Wrapped(Immortal), "ends_when_closed", "processes are left"),
+    (Wrapped(Talkative), "steers_only_work", "before its turn"),
+]
+"""Transports that do not hold a check, with how that is said; tests/conformance/test_conformance_bent.py has more."""
+
+
 @pytest.mark.parametrize(
     ("transport", "check_name", "message"),
-    [
-        (Forgetful(), "resumes", "calls itself cold"),
-        (Forgetful(), "carries_context_across_steps", "calls itself cold"),
-        (Forgetful(), "refuses_unknown_sessions", "never was"),
-        (Careless(), "keeps_read_only", "wrote a file"),
-        (Careless(), "intercepts_tools", "took effect"),
-        (Deaf(), "passes_questions_on", "asked was"),
-        (Rash(), "asks_before_calls", "took effect"),
-        (Rash(), "parks_on_calls", "ended as completed"),
-        (Wrapped(Obstinate), "goes_on_with_an_answer", "ended as question"),
-        (Wrapped(Blunt), "stops_while_it_asks", "killed"),
-        (Wrapped(Blunt), "obeys_interrupts", "killed"),
-        (Wrapped(Leaky), "kills_what_hangs", "processes are left"),
-        (Wrapped(Immortal), "ends_when_closed", "processes are left"),
-        (Wrapped(Talkative), "steers_only_work", "before its turn"),
-    ],
+    LIARS,
     ids=lambda value: value if isinstance(value, str) else None,
 )
 async def test_a_transport_that_does_not_hold_a_check_is_found_out(

@@ -13,17 +13,20 @@ from typing import Any, Final, get_args
 import pytest
 from model_servers.anthropic import AnthropicServer
 from model_servers.script import Ask, Call, HandIn, Refuse, Reply, Run, Seen, Tokens, Turn, Write, turn
+from rules_kit import is_steered, post_rules, say_rules
 
 from policy.commands import Verdict, judge
 from system.processes import RUN_VARIABLE
 from transports.claude_session import ClaudeSession
 from transports.conformance_bench import (
     DANGEROUS,
+    ESCAPE,
     HUGE_CHARS,
     MARKER,
     OTHER,
     QUESTION,
     RETRY_S,
+    STEERED,
     WORDS,
     Behaviour,
 )
@@ -106,7 +109,7 @@ def behave(seen: Seen) -> Reply:
         case "write" | "hold" if not done:
             # Without words: what is heard first of it is that the file is written.
             return turn(Write(MARKER, "here\n"))
-        case "hold" if "mind the gap" not in seen.asked:
+        case "hold" if STEERED not in seen.asked:
             return turn("I go on.", "And on.", hang_after=4)
         case "say":
             return turn(WORDS)
@@ -132,8 +135,24 @@ def behave(seen: Seen) -> Reply:
             return turn("I begin.", cut_after=3)
         case "huge" if not done:
             return turn(Run(f"printf '%0{HUGE_CHARS}d' 0"))
+        case "limited_untold":
+            return Refuse(429)
+        case "broken":
+            return Refuse(500)
+        case "overloaded":
+            return Refuse(529)
+        case "unjudged" if not done:
+            return turn(Write(MARKER, "here\n"))
+        case "escape" if not done:
+            return turn(Run(f"python3 {ESCAPE}"))
+        case "project":
+            return say_rules(seen)
+        case "heed":
+            return turn(WORDS) if is_steered(seen) else turn(Run("echo again"))
         case "ask" if not done and "blue" not in seen.asked:
             return turn(Ask(QUESTION, ("red", "blue")))
+        case "ask" if done:
+            return turn(f"I was answered: {done[-1].result}")
         case "call" if not done:
             return turn(Run(ASKED_ABOUT))
         case _:
@@ -151,6 +170,8 @@ def _is_to_answer(seen: Seen) -> bool:
 def _answer(behaviour: str, seen: Seen) -> Turn:
     bad = "It went well."
     said = sum(text == bad for role, text in seen.texts if role == "assistant")
+    if behaviour == "schema" and seen.schema is None:
+        return turn(bad)
     if behaviour == "bad_always" or (behaviour == "bad_once" and not said):
         return turn(bad)
     written = [str(call.arguments) for call in seen.calls if MARKER in str(call.arguments)]
@@ -200,9 +221,12 @@ class ClaudeBench:
         return behave(seen)
 
     def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
-        return make_spec(
+        spec = make_spec(
             self.folder,
             place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},
             private=self.folder / "private" / step,
             system=f"Behaviour: {behaviour}",
         )
+        if behaviour == "project":
+            post_rules(spec.workspace, "CLAUDE.md")
+        return spec

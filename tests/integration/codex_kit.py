@@ -15,6 +15,7 @@ from typing import Any, get_args
 import psutil
 from model_servers.openai import OpenAIServer
 from model_servers.script import Ask, HandIn, Mind, Refuse, Reply, Run, Seen, Write, turn
+from rules_kit import is_steered, post_rules, say_rules
 
 from policy.commands import Verdict, judge
 from schemas.events import TransportEvent
@@ -24,6 +25,7 @@ from transports.codex import CodexTransport
 from transports.codex_program import find_program
 from transports.conformance_bench import (
     DANGEROUS,
+    ESCAPE,
     HUGE_CHARS,
     MARKER,
     OTHER,
@@ -105,6 +107,12 @@ def behave(seen: Seen) -> Reply:
             return turn("It went well.")
         patches = [str(call.arguments["input"]) for call in seen.calls if call.tool == "apply_patch"]
         return turn(HandIn({**DRAFT, "notes_for_next_step": "\n".join(patches)}))
+    if behaviour == "project":
+        return say_rules(seen)
+    if behaviour == "heed":
+        return turn(WORDS) if is_steered(seen) else turn(Run("echo again"))
+    if behaviour == "ask" and seen.calls:
+        return turn(f"I was answered: {seen.calls[-1].result}")
     first = FIRST.get(behaviour)
     if first is not None and not seen.calls and _ANSWER not in seen.asked:
         return first
@@ -126,6 +134,11 @@ FIRST: Mapping[str, Reply] = {
     "limited": Refuse(429, retry_after=RETRY_S),
     "bad_key": Refuse(401),
     "cut": turn(WORDS, cut_after=3),
+    "limited_untold": Refuse(429),
+    "broken": Refuse(500),
+    "overloaded": Refuse(529),
+    "escape": turn(Run(f"python3 {ESCAPE}")),
+    "unjudged": turn(Write(MARKER, "here\n")),
     "huge": turn(Run(f"head -c {HUGE_CHARS} /dev/zero | tr '\\0' x")),
 }
 """What the model says first, by behaviour."""
@@ -157,7 +170,10 @@ class CodexBench:
         self.transport: Transport = transport_for(self.server, self.command)
 
     def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
-        return spec_in(self.folder, step=step, system=f"Behave: {behaviour}")
+        spec = spec_in(self.folder, step=step, system=f"Behave: {behaviour}")
+        if behaviour == "project":
+            post_rules(spec.workspace, "AGENTS.md")
+        return spec
 
 
 def hangs(folder: Path) -> Path:

@@ -28,12 +28,22 @@ from model_servers.script import (
     Write,
     turn,
 )
+from rules_kit import post_rules, say_rules
 
 from policy.commands import Verdict, judge
 from schemas.events import ToolEnded, TransportEvent
 from schemas.tools import NormalizedToolCall
 from system import processes
-from transports.conformance_bench import DANGEROUS, HUGE_CHARS, MARKER, OTHER, RETRY_S, WORDS, Behaviour
+from transports.conformance_bench import (
+    DANGEROUS,
+    ESCAPE,
+    HUGE_CHARS,
+    MARKER,
+    OTHER,
+    RETRY_S,
+    WORDS,
+    Behaviour,
+)
 from transports.gemini_cli import PROGRAM, GeminiCliTransport
 from transports.port import SessionSpec, Transport
 from transports.programs import AGENTS
@@ -117,6 +127,12 @@ WORK: dict[str, Callable[[Seen], Reply]] = {
     "limited": lambda _: Refuse(429, retry_after=RETRY_S),
     "bad_key": lambda _: Refuse(401),
     "cut": lambda _: turn(WORDS, "And more.", cut_after=1),
+    "limited_untold": lambda _: Refuse(429),
+    "broken": lambda _: Refuse(500),
+    "overloaded": lambda _: Refuse(529),
+    "unjudged": lambda seen: turn(write(seen, MARKER, "here\n")),
+    "escape": running(f"python3 {ESCAPE}"),
+    "project": say_rules,
     "huge": running(f"head -c {HUGE_CHARS} /dev/zero | tr '\\0' x"),
 }
 """What the model says first, by behaviour."""
@@ -158,11 +174,13 @@ class GeminiBench:
     folder: Path
     run_id: str = field(default_factory=lambda: f"gemini-{uuid.uuid4().hex[:12]}")
     transport: Transport = field(default_factory=lambda: GeminiCliTransport(client_attempts=1))
-    behaviours: frozenset[Behaviour] = frozenset(set(get_args(Behaviour)) - {"ask", "subagent"})
+    behaviours: frozenset[Behaviour] = frozenset(set(get_args(Behaviour)) - {"ask", "subagent", "heed"})
 
     def spec(self, behaviour: Behaviour, *, step: str = "build", **more: Any) -> SessionSpec:
         workspace = self.folder / "workspace"
         workspace.mkdir(exist_ok=True)
+        if behaviour == "project":
+            post_rules(workspace, "GEMINI.md")
         run_id = self.run_id
         environment = {"PATH": os.environ["PATH"], processes.RUN_VARIABLE: run_id}
         given: dict[str, Any] = {

@@ -75,7 +75,7 @@ async def keeps_commands_inside(bench: Bench) -> None:
         # Whoever connected is in the queue by now.
         listening.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            listening.accept()
+            listening.accept()[0].close()
             raise NotConforming("it reached the network")
 
 

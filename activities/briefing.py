@@ -43,7 +43,7 @@ def gather(ctx: WorkerContext, call: WorkIn, step: StepSpec) -> tuple[PromptPart
         outputs=step.outputs,
         note=call.note,
         partial=partial,
-        given=call.given,
+        given=[*call.given_before, *([call.given] if call.given else [])],
         decision=_decision(call.decisions, partial),
         gates=gates,
         envelopes=envelopes,

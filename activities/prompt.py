@@ -42,7 +42,8 @@ class GateOutput:
 class PromptParts:
     """Everything a prompt is made of; ``envelopes`` are in the order in which they were written.
 
-    ``given`` answers what the agent had asked, ``decision`` is what was said of the call the partial ended with.
+    ``given`` are the answers to what the agent had asked, ``decision`` is what was said of the call the partial ended
+    with.
     """
 
     objective: str
@@ -51,7 +52,7 @@ class PromptParts:
     outputs: list[str] = field(default_factory=list)
     note: str | None = None
     partial: PartialHandoff | None = None
-    given: Given | None = None
+    given: Sequence[Given] = ()
     decision: CallDecision | None = None
     gates: Sequence[GateOutput] = ()
     envelopes: Sequence[HandoffEnvelope] = ()
@@ -123,7 +124,7 @@ def _partial(partial: PartialHandoff | None) -> str:
 
 
 def _answers(parts: PromptParts) -> str:
-    lines = in_lines(parts.given) if parts.given is not None else []
+    lines = [line for given in parts.given for line in in_lines(given)]
     call = parts.partial.open_call if parts.partial is not None else None
     if call is not None and parts.decision is not None:
         said = "yes, make the call" if parts.decision.allow else "no, do without it"

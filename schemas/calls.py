@@ -348,8 +348,9 @@ class WorkIn(PhaseIn):
     """Let the agent work: the earlier envelopes it sees, a human's note, the partial it goes on from.
 
     ``fresh`` starts from the last commit whatever is in the tree; ``given`` answers the question the attempt before
-    ended with; ``decisions`` are what humans said of calls that policy asks about. ``record`` is the record of the
-    attempt before, which is written first: the agent sees its envelope.
+    ended with, ``given_before`` are answers to others that came too late for it; ``decisions`` are what humans said of
+    calls that policy asks about. ``record`` is the record of the attempt before, which is written first: the agent
+    sees its envelope.
     """
 
     transports: list[str]
@@ -364,6 +365,7 @@ class WorkIn(PhaseIn):
     given: Given | None = None
     decisions: list[CallDecision] = []
     record: RecordIn | None = None
+    given_before: list[Given] = []
 
 
 class ConsultIn(WorkIn):

@@ -57,6 +57,13 @@ class Ask(Closed):
     save_to: str | None = None
 
 
+class Together(Closed):
+    """Run commands and ask questions at the same time; where one ends the turn, all are done again by who resumes."""
+
+    do: Literal["together"]
+    actions: list[Annotated[Run | Ask, Field(discriminator="do")]] = Field(min_length=1, max_length=20)
+
+
 class Calls(Closed):
     """Make ``count`` tool calls with ``bytes`` characters of output each."""
 
@@ -135,6 +142,7 @@ Action = Annotated[
     | Run
     | Say
     | Ask
+    | Together
     | Calls
     | UseTokens
     | Stall

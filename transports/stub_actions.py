@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
@@ -30,6 +30,7 @@ from schemas.scenario import (
     Run,
     Say,
     Stall,
+    Together,
     UseTokens,
     Wait,
     WaitForSteer,
@@ -137,6 +138,8 @@ class Actor:
                 await self.tools.calls(action, call_id, emit)
             case Ask():
                 return await self._ask(action, call_id, emit)
+            case Together():
+                return await self._together(action.actions, call_id, emit)
             case Stall():
                 await self.tools.heeding_stop(asyncio.sleep(action.seconds))
             case Wait():
@@ -223,6 +226,23 @@ class Actor:
         if isinstance(answer, Park):
             return WorkOutcome(end="question", stop_reason=answer.reason, question=question)
         self.take_answer(_words(answer, action.question), action.save_to, call_id, emit)
+        return None
+
+    async def _together(self, actions: Sequence[Run | Ask], call_id: str, emit: Emit) -> WorkOutcome | None:
+        """Do actions at the same time; the first that ends the turn ends the others."""
+        tasks = [
+            asyncio.create_task(self.do(action, f"{call_id}.{number}", emit))
+            for number, action in enumerate(actions)
+        ]
+        try:
+            for done in asyncio.as_completed(tasks):
+                outcome = await done
+                if outcome is not None:
+                    return outcome
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return None
 
     def take_answer(self, text: str, save_to: str | None, call_id: str, emit: Emit) -> None:

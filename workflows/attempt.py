@@ -93,7 +93,7 @@ class Attempts:
         self._begun = 0
         self.carry = Carry()
         self.note: str | None = None
-        self.given: Given | None = None
+        self.given: list[Given] = []
         self.decisions: list[CallDecision] = []
         self.partial: ArtifactRef | None = None
         self.session: SessionRef | None = None
@@ -183,7 +183,8 @@ class Attempts:
             state.chosen = {other: name for other, name in state.chosen.items() if other != step.id}
         run.live.over()
         given, decided = run.live.too_late()
-        self.given, self.decisions = self.given or given, [*self.decisions, *decided]
+        # The last is the answer to what the work before ended with, if it ended so.
+        self.given, self.decisions = [*given, *self.given], [*self.decisions, *decided]
         self.note = together(self.note, *state.steers)
         state.steers = []
         call = WorkIn(
@@ -193,7 +194,8 @@ class Attempts:
             session=self.session,
             budget=self.spending.left(),
             fresh=self.partial is None,
-            given=self.given,
+            given=self.given[-1] if self.given else None,
+            given_before=self.given[:-1],
             decisions=[*state.allowed, *self.decisions],
         )
         limit_s = timeout_s(run.spec, step, "work") + step.interrupt.grace_s + 600
@@ -213,7 +215,7 @@ class Attempts:
             run.live.parked(self.key(), out)
         if out.session is not None:
             # Its prompt had them.
-            self.given, self.decisions = None, []
+            self.given, self.decisions = [], []
         self.spending.spent(out)
         return out
 

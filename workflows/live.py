@@ -112,12 +112,12 @@ class Live:
         else:
             self.decided.pop(word.signature, None)
 
-    def too_late(self) -> tuple[Given | None, list[CallDecision]]:
-        """Return, once, what no session has had: the newest answer, and every decision."""
+    def too_late(self) -> tuple[list[Given], list[CallDecision]]:
+        """Return, once, what no session has had: answers and decisions, in the order in which they were said."""
         given, decided = list(self.given.values()), list(self.decided.values())
         self.given.clear()
         self.decided.clear()
-        return given[-1] if given else None, decided
+        return given, decided
 
     def deliver(self, call: DeliverIn, told: Told) -> None:
         """Hand something to the session; ``told`` hears whether it took it."""

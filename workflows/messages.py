@@ -84,7 +84,8 @@ INTERNAL: dict[str, type[Durable]] = {ASKED: Asked, SETTLED: Settled, RECORDED: 
 class Situation:
     """What decides whether a message is legal now.
 
-    ``question`` and ``call`` are what is waited for; ``live`` says that the session that asks still works.
+    ``questions`` and ``calls`` are what is waited for, the oldest first: several where a session that works asks several
+    at once. ``live`` says that the session that asks still works.
     ``step`` is the step the run is in; without one there is nothing to retry, skip or leave. ``following`` is the step
     that follows it when nothing is chosen; without one there is nothing to skip to.
     """
@@ -97,8 +98,18 @@ class Situation:
     step: str | None = None
     following: str | None = None
     live: bool = False
-    question: Question | None = None
-    call: CallRequest | None = None
+    questions: Sequence[Question] = ()
+    calls: Sequence[CallRequest] = ()
+
+    @property
+    def question(self) -> Question | None:
+        """The question that has waited longest."""
+        return self.questions[0] if self.questions else None
+
+    @property
+    def call(self) -> CallRequest | None:
+        """The call that has waited longest."""
+        return self.calls[0] if self.calls else None
 
 
 class BadMessage(Exception):
@@ -153,6 +164,14 @@ _ANSWERS: dict[WaitFor, tuple[str, ...]] = {
 """What answers a wait, beside ``resume`` and ``abort``, which are legal in every one."""
 
 
+def _answers(now: Situation) -> list[str]:
+    """Return the names of the messages that answer what is waited for."""
+    kinds: list[WaitFor] = [now.waiting_for] if now.waiting_for else []
+    kinds += ["answer"] if now.questions else []
+    kinds += ["approval"] if now.calls else []
+    return list(dict.fromkeys(name for kind in kinds for name in _ANSWERS.get(kind, ())))
+
+
 def legal_now(now: Situation) -> list[str]:
     """Return the names of the messages that are legal in this situation, in the order of the table."""
     if now.state == "done":
@@ -163,7 +182,7 @@ def legal_now(now: Situation) -> list[str]:
     if now.state == "running":
         names |= {"resume" if now.pause_requested else "pause", "interrupt", "steer"}
     else:
-        names |= {"resume", *(_ANSWERS.get(now.waiting_for, ()) if now.waiting_for else ())}
+        names |= {"resume", *_answers(now)}
         if now.live:
             names |= {"interrupt", "steer"}
         elif now.waiting_for == "rate_limit":
@@ -198,6 +217,16 @@ def _is_so(name: str, now: Situation) -> bool:
     return (name == "pause" and (held or asked)) or (name == "interrupt" and held)
 
 
+def withdraws(payload: Resume, now: Situation) -> bool:
+    """Tell whether a resume withdraws a pause that has not taken hold, and does nothing else.
+
+    While a run waits for words, ``continue`` means nothing else; where it waits until a time, it means to try now.
+    """
+    goes_on = payload.action == "continue" and payload.transport is None
+    means_no_more = now.state == "running" or now.waiting_for in _ANSWERS
+    return now.pause_requested and goes_on and means_no_more
+
+
 def _refuse_resume(payload: Resume, now: Situation) -> str | None:
     if payload.action == "goto":
         if payload.step is None:
@@ -211,10 +240,11 @@ def _refuse_resume(payload: Resume, now: Situation) -> str | None:
             return "'transport' belongs to the actions continue and retry; leave it out"
         if payload.transport not in now.transports:
             return f"transport {payload.transport!r} is not offered; offered: {', '.join(now.transports)}"
-    withdraws = payload.action in {"continue", "abort"} and payload.transport is None
-    if now.state == "running" and not withdraws:
+    if withdraws(payload, now):
+        return None
+    if now.state == "running" and payload.action != "abort":
         return "the run is not held yet: all that resume can do now is withdraw the pause, or abort"
-    if payload.action == "continue" and now.waiting_for in ("approval", "answer", "budget"):
+    if payload.action == "continue" and now.waiting_for in _ANSWERS:
         return f"a run waiting for {now.waiting_for} cannot simply continue; use {_instead(now)}"
     if payload.action == "skip" and now.step is not None and now.following is None:
         return f"no single step follows {now.step!r}; use goto with 'step': one of {', '.join(now.steps)}"
@@ -224,25 +254,39 @@ def _refuse_resume(payload: Resume, now: Situation) -> str | None:
 
 
 def _instead(now: Situation) -> str:
-    answers = _ANSWERS.get(now.waiting_for, ()) if now.waiting_for else ()
-    return f"{', '.join(answers)}, or resume with retry, skip, goto or abort"
+    return f"{', '.join(_answers(now))}, or resume with retry, skip, goto or abort"
 
 
 def _refuse_call(call_id: str | None, now: Situation) -> str | None:
-    if call_id is None or (now.call is not None and now.call.call_id == call_id):
+    if call_id is None or find_call(now, call_id) is not None:
         return None
-    waits = f"call {now.call.call_id!r} does" if now.call else "the approval gate does: leave call_id out"
+    known = ", ".join(repr(call.call_id) for call in now.calls)
+    waits = f"waiting: {known}" if known else "the approval gate does: leave call_id out"
     return f"no call {call_id!r} waits for an approval; {waits}"
 
 
 def _refuse_answer(payload: AnswerQuestion, now: Situation) -> str | None:
-    question = now.question
+    question = find_question(now, payload.question_id)
     if question is None:
-        return "no question waits for an answer"
-    if payload.question_id not in (None, question.question_id):
-        return f"no question {payload.question_id!r} waits; question_id {question.question_id!r} does"
+        known = ", ".join(repr(one.question_id) for one in now.questions)
+        which = f" {payload.question_id!r} waits for an answer; waiting: {known or 'none'}"
+        return f"no question{which if payload.question_id else ' waits for an answer'}"
     try:
         checked(question, payload.answers)
     except BadAnswer as error:
         return str(error)
     return None
+
+
+def find_question(now: Situation, question_id: str | None) -> Question | None:
+    """Return the question of this id that waits; without an id the one that has waited longest."""
+    if question_id is None:
+        return now.question
+    return next((one for one in now.questions if one.question_id == question_id), None)
+
+
+def find_call(now: Situation, call_id: str | None) -> CallRequest | None:
+    """Return the call of this id that waits; without an id the one that has waited longest."""
+    if call_id is None:
+        return now.call
+    return next((one for one in now.calls if one.call_id == call_id), None)

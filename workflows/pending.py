@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from policy.plain import code, inline, quoted
+from schemas.messages import Resume
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, LegalAnswer, PendingItem, RunState, Waiting
-from workflows.messages import Situation
+from schemas.tools import cut
+from workflows.messages import Situation, withdraws
 
 Choice = tuple[str, str, dict[str, Any] | None]
 """A message's name, what it does in words, and what is to be sent with it."""
 LINES: Final = " \\\n  "
 """Between the parts of a command that is to be read in a narrow column, and can be copied from there."""
+MAX_BRIEF: Final = 60
+"""Characters of a question or a call where another one stands whole."""
 
 
 def command(workflow_id: str, name: str, payload: dict[str, Any] | None = None, *, between: str = " ") -> str:
@@ -41,9 +46,13 @@ def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, do
 
 def answers(state: RunState, waiting: Waiting, now: Situation) -> list[LegalAnswer]:
     """Return the messages that answer a wait, the likeliest first, each with its command."""
+    return _legal(state, choices(waiting, now))
+
+
+def _legal(state: RunState, found: Sequence[Choice]) -> list[LegalAnswer]:
     return [
         LegalAnswer(message=name, help=words, command=command(state.workflow_id, name, payload))
-        for name, words, payload in choices(waiting, now)
+        for name, words, payload in found
     ]
 
 
@@ -52,16 +61,9 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
     found: list[Choice] = []
     match waiting.kind:
         case "approval":
-            found = [
-                ("approve", "let it pass", None),
-                ("reject", "refuse it", {"reason": "…"}),
-            ]
-            if now.call is not None:
-                found.insert(
-                    1, ("approve", "let this call pass for the rest of the run", {"remember": "run"})
-                )
+            found = _of_call(now.call, {})
         case "answer":
-            found = [("answer", "answer the agent", {"answers": _numbered(now.question)})]
+            found = _of_question(now.question, {})
         case "budget":
             found = [
                 ("extend_budget", "allow as much again", None),
@@ -71,6 +73,12 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
             found = [("resume", "go on now", None)]
         case _:
             found = [("resume", "go on from what is there", None)]
+    for one in now.questions[waiting.kind == "answer" :]:
+        found += _of_question(one, {"question_id": one.question_id})
+    for call in now.calls[waiting.kind == "approval" :]:
+        found += _of_call(call, {"call_id": call.call_id})
+    if now.pause_requested and withdraws(Resume(), now):
+        found.append(("resume", "withdraw the pause that was asked for", None))
     if now.step is not None:
         retry = ("resume", "start the step again", {"action": "retry"})
         settled = waiting.kind == "human" and not waiting.can_continue
@@ -85,18 +93,39 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
     return found
 
 
+def _of_question(question: Question | None, which: dict[str, Any]) -> list[Choice]:
+    """Return how a question is answered; ``which`` names it where another one is meant without."""
+    words = f"answer {_brief(question.items[0].question)}" if question and which else "answer the agent"
+    return [("answer", words, {**which, "answers": _numbered(question)})]
+
+
+def _of_call(call: CallRequest | None, which: dict[str, Any]) -> list[Choice]:
+    """Return what can be said of a call, or at an approval gate; ``which`` names the call where another one is meant."""
+    what = f": {_brief(f'{call.tool_name} {call.input}')}" if call and which else ""
+    for_all: list[Choice] = [
+        ("approve", f"let this call pass for the rest of the run{what}", {**which, "remember": "run"})
+    ]
+    return [
+        ("approve", f"let it pass{what}", which or None),
+        *(for_all if call else []),
+        ("reject", f"refuse it{what}", {**which, "reason": "…"}),
+    ]
+
+
+def _brief(text: str) -> str:
+    """Return the beginning of what an agent wrote, as one line that ends nothing."""
+    return cut(" ".join(text.split()), MAX_BRIEF)
+
+
 def pending_items(
-    state: RunState,
-    waiting: Waiting | None,
-    asked: Sequence[tuple[Asked, datetime]],
-    pending: tuple[Question | None, CallRequest | None],
-    now: Situation,
+    state: RunState, waiting: Waiting | None, asked: Sequence[tuple[Asked, datetime]], now: Situation
 ) -> list[PendingItem]:
     """Return everything a person is waited for, each with its legal answers: what a live session asks is several."""
     if waiting is None:
         return []
-    legal = answers(state, waiting, now)
-    question, call = pending
+    question = now.question if waiting.kind == "answer" else None
+    call = now.call if waiting.kind == "approval" else None
+    alone = replace(now, questions=[question] if question else [], calls=[call] if call else [])
     first = PendingItem(
         kind=waiting.kind,
         id=question.question_id if question else call.call_id if call else None,
@@ -108,7 +137,7 @@ def pending_items(
         live=now.live,
         question=question,
         call=call,
-        legal=legal,
+        legal=answers(state, waiting, alone),
     )
     more = [
         PendingItem(
@@ -120,25 +149,29 @@ def pending_items(
             live=True,
             question=one.question,
             call=one.call,
+            legal=_legal(
+                state,
+                _of_question(one.question, {"question_id": one.id})
+                if one.question
+                else _of_call(one.call, {"call_id": one.id}),
+            ),
         )
         for one, since in (asked[1:] if now.live else ())
     ]
     return [first, *more]
 
 
-def asked_lines(question: Question | None, call: CallRequest | None) -> list[str]:
+def asked_lines(asked: Question | CallRequest) -> list[str]:
     """Return a question or a call as Markdown for people."""
-    if question is not None:
+    if isinstance(asked, Question):
         return [
             f"{number}. {inline(item.question)}"
             + (f" ({' · '.join(map(inline, item.options))})" if item.options else "")
             + (" (several may be chosen)" if item.multi_select else "")
-            for number, item in enumerate(question.items, 1)
+            for number, item in enumerate(asked.items, 1)
         ]
-    if call is not None:
-        why = f": {inline(call.reason)}" if call.reason else ""
-        return [f"{code(call.tool_name)} {code(call.input)}{why}"]
-    return []
+    why = f": {inline(asked.reason)}" if asked.reason else ""
+    return [f"{code(asked.tool_name)} {code(asked.input)}{why}"]
 
 
 def _numbered(question: Question | None) -> dict[str, Any]:

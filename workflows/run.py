@@ -17,13 +17,14 @@ from schemas.run_state import (
     RunState,
     RunStatus,
 )
-from workflows.conversation import Conversation, Ended
 from workflows.held import resolved
 from workflows.log import log_decision
 from workflows.mailbox import Mailbox
 from workflows.messages import legal_now
 from workflows.pending import next_command, pending_items
+from workflows.standing import Ended
 from workflows.view import NEEDS_HUMAN, SearchAttributes, details
+from workflows.waits import Waits
 
 __all__ = ["Ended", "Run", "fresh_state"]
 
@@ -50,7 +51,7 @@ def fresh_state(run_id: str, flow_input: FlowInput, now: UtcTime) -> RunState:
     )
 
 
-class Run(Conversation):
+class Run(Waits):
     """What everything of one run shares. Steps and the end are driven from outside; nothing here starts them."""
 
     def __init__(self, state: RunState, mailbox: Mailbox) -> None:
@@ -160,7 +161,7 @@ class Run(Conversation):
 
     def pending_view(self) -> list[PendingItem]:
         """Answer the query ``pending``: what is waited for, and which messages answer it."""
-        return pending_items(self.state, self.waiting, self.live.asked, self.pending, self.situation())
+        return pending_items(self.state, self.waiting, self.live.asked, self.situation())
 
     def routing_view(self) -> RoutingView:
         """Answer the query ``routing``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -10,6 +11,7 @@ from temporalio.common import SearchAttributeKey
 from policy.plain import code, inline
 from schemas.common import Outcome, Phase
 from schemas.flow import FlowSpec
+from schemas.questions import CallRequest, Question
 from schemas.run import StepSummary
 from schemas.run_state import RunState, State, WaitFor, Waiting
 from workflows.messages import Situation
@@ -32,6 +34,8 @@ WAITS: dict[WaitFor, str] = {
     "rate_limit": "waiting for the rate limit to end",
 }
 """What a person reads of each wait."""
+MAX_ASKED = 5
+"""Questions, and calls, that the page shows of those a session asks at once."""
 COLUMNS = ("step", "now", "status", "visits", "gates")
 # The Temporal UI draws tables without space between columns, and trims plain spaces.
 _GAP = "\u00a0" * 3
@@ -59,7 +63,7 @@ def details(
         where = f"**{WAITS[waiting.kind]}**{': ' + inline(waiting.reason) if waiting.reason else ''}"
         if waiting.deadline is not None:
             where += f" (until {waiting.deadline:%Y-%m-%d %H:%M} UTC{'; then ' + waiting.on_silence if waiting.on_silence else ''})"
-    elif state.pause_reason is not None and outcome is None:
+    if state.pause_reason is not None and outcome is None:
         where += ", will pause at the next phase boundary"
     lines = [f"{where} · flow `{state.flow_key}` · run `{state.run_id}`", ""]
     lines += [_row(COLUMNS), "|" + ":---|" * len(COLUMNS)]
@@ -97,9 +101,16 @@ def details(
             "```",
         ]
         return "\n".join(lines)
-    asked = asked_lines(situation.question, situation.call)
-    lines += ["", *asked, "", "What you can type:", "```"]
-    for name, words, payload in choices(waiting, situation):
+    shown = replace(situation, questions=situation.questions[:MAX_ASKED], calls=situation.calls[:MAX_ASKED])
+    lines.append("")
+    asked: list[Question | CallRequest] = [*shown.questions, *shown.calls]
+    for number, one in enumerate(asked):
+        lines += ["", "Also asked:", ""] if number else []
+        lines += asked_lines(one)
+    if shown != situation:
+        lines.append("More is asked; the query `pending` has all of it.")
+    lines += ["", "What you can type:", "```"]
+    for name, words, payload in choices(waiting, shown):
         lines += [f"# {words}", command(state.workflow_id, name, payload, between=LINES)]
     return "\n".join([*lines, "```"])
 

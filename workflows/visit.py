@@ -18,12 +18,12 @@ from schemas.questions import CallRequest, Given, Question
 from schemas.routing import Directive, RoutingOutcome
 from schemas.run_state import PartialView, WaitFor
 from workflows.attempt import AttemptOver, Attempts
-from workflows.conversation import Order
 from workflows.facts import Carry, compose, gates_line, stopped, timeout_s
 from workflows.held import Refused
 from workflows.phases import PhaseLost
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
+from workflows.standing import Order
 from workflows.words import call_reason
 
 MAX_REJECTIONS = 5
@@ -282,7 +282,7 @@ class Visit:
     async def _question(self, question: Question, facts: StepFacts) -> RoutingOutcome | None:
         """Give the next attempt the answer to a question: an early one, a human's, the default."""
         run, step = self._run, self._step
-        given = run.live.given.pop(question.question_id, None)
+        given: Given | None = run.live.given.pop(question.question_id, None)
         if given is None and step.questions.unanswered == "fail":
             raise Ended("failed", f"{step.id}: the agent asked a question and the flow answers none")
         if given is None and step.questions.unanswered == "human":
@@ -291,10 +291,9 @@ class Visit:
             if order is not None and not isinstance(order, Given):
                 return await self._ordered(order, facts)
             given = order
-        self._at.given = given or Given(question=question, answers=question.defaults, by="default")
-        run.journal.add(
-            "question_answered", id=question.question_id, step=step.id, by=self._at.given.by or None
-        )
+        given = given or Given(question=question, answers=question.defaults, by="default")
+        self._at.given = [*self._at.given, given]
+        run.journal.add("question_answered", id=question.question_id, step=step.id, by=given.by or None)
         return None
 
     async def _call(self, call: CallRequest, facts: StepFacts) -> RoutingOutcome | None:

@@ -6,25 +6,38 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
 from conftest import ROOT, Rig  # noqa: E402 - found by the line above
-from flow_kit import flow, gate, linear, make_repository, script, step, turn  # noqa: E402
+from flow_kit import (  # noqa: E402
+    TERMINAL,
+    flow,
+    gate,
+    linear,
+    make_repository,
+    script,
+    step,
+    turn,
+)
 from run_kit import READ_ONLY, signal, update  # noqa: E402
 from temporalio.client import Client, WorkflowUpdateFailedError  # noqa: E402
 from temporalio.exceptions import ApplicationError  # noqa: E402
 from temporalio.service import RPCError  # noqa: E402
+from temporalio.worker import Worker  # noqa: E402
 
 from schemas.converter import build_data_converter  # noqa: E402
 from system.devserver import DevServer  # noqa: E402
+from workflows.flow import Flow  # noqa: E402
+from workflows.runner import build_runner  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "humans.md"
 BEGIN: Final = "<!-- message-table: python tests/integration/message_table.py --write -->"
@@ -83,20 +96,26 @@ class Shown:
 class Case:
     """One state: the flow that comes to it, what its agent does, and what is said to the run on its way.
 
-    ``held`` says that a file tells when the run is there: ``begun`` in the folder of the run. ``hasty`` workers hold
-    no session for an answer.
+    ``held`` says that a file tells when the run is there: ``begun`` in the folder of the run. Of ``by``, ``hasty``
+    workers hold no session for an answer, ``idle`` ones run workflows and no activities, ``mute`` ones all but
+    ``record``. ``last`` is of a step that ends the run; ``gated`` lets a gate follow it, ``tail`` is what the step
+    after it does. Of what is said, ``cancel`` is the workflow's cancellation.
     """
 
     name: str
     shown: Shown
     work: Sequence[Mapping[str, Any]] = ()
     finalize: Sequence[Mapping[str, Any]] = ()
+    route: Sequence[Mapping[str, Any]] = ()
     step: Mapping[str, Any] = field(default_factory=dict)
     setup: Sequence[Sequence[str]] = ()
     held: bool = False
     first: str | None = None
     then: Sequence[str] = ()
-    hasty: bool = False
+    by: Literal["patient", "hasty", "idle", "mute"] = "patient"
+    last: bool = False
+    gated: bool = False
+    tail: Sequence[Mapping[str, Any]] = ()
 
 
 def _hold(place: str = "begun") -> list[str]:
@@ -107,7 +126,15 @@ def _hold(place: str = "begun") -> list[str]:
 _WORKS: Final = ({"do": "run", "argv": _hold(), "timeout": FOR_EVER},)
 _HANGS: Final = ({"do": "run", "argv": ["touch", "__FOLDER__/begun"]}, {"do": "hang"})
 _STUBBORN: Final = {"interrupt": {"grace_s": 600}}
+_AGAIN: Final = [
+    "sh",
+    "-c",
+    f"test -e __FOLDER__/once && {{ touch __FOLDER__/begun; exec sleep {FOR_EVER}; }}; touch __FOLDER__/once",
+]
+"""A gate that passes at once, and never ends when it is measured anew."""
+_CHOICE: Final = {"kind": "branch", "when": [], "default": "end", "decided_by": "agent"}
 CASES: Final = (
+    Case("running: before there is a flow", Shown("running"), by="idle"),
     Case("running: acquire", Shown("running", "acquire"), setup=[_hold()], held=True),
     Case("running: work", Shown("running", "work"), work=_WORKS, held=True),
     Case(
@@ -117,6 +144,21 @@ CASES: Final = (
         held=True,
     ),
     Case("running: finalize", Shown("running", "finalize"), finalize=_WORKS, held=True),
+    Case("running: route", Shown("running", "route"), route=_WORKS, step={"routing": _CHOICE}, held=True),
+    Case(
+        "running: record",
+        Shown("running", "record"),
+        by="mute",
+        gated=True,
+    ),
+    Case("running: work of the last step", Shown("running", "work"), work=_WORKS, last=True, held=True),
+    Case(
+        "running: last measurement",
+        Shown("running", "measure"),
+        step={"gates": [gate("again", *_AGAIN, before=False, timeout=FOR_EVER)]},
+        tail=[{"do": "edit", "path": "late", "content": "x"}],
+        held=True,
+    ),
     Case(
         "pause requested (in work)",
         Shown("running", "work", pause_requested=True),
@@ -131,15 +173,22 @@ CASES: Final = (
         work=[{"do": "fail"}],
         step={"retries": {"agent": 0}},
     ),
+    Case(
+        "waiting for human, last step",
+        Shown("waiting", kind="human"),
+        work=[{"do": "fail"}],
+        step={"retries": {"agent": 0}},
+        last=True,
+    ),
     Case("waiting for answer, agent at work", Shown("waiting", "work", "answer"), work=[ASK]),
-    Case("waiting for answer", Shown("waiting", None, "answer", let_go=True), work=[ASK], hasty=True),
+    Case("waiting for answer", Shown("waiting", None, "answer", let_go=True), work=[ASK], by="hasty"),
     Case("waiting for approval, gate", Shown("waiting", kind="approval"), step={"approval": "before"}),
     Case("waiting for approval of a call, agent at work", Shown("waiting", "work", "approval"), work=[CALL]),
     Case(
         "waiting for approval of a call",
         Shown("waiting", None, "approval", let_go=True),
         work=[CALL],
-        hasty=True,
+        by="hasty",
     ),
     Case(
         "waiting for budget",
@@ -168,16 +217,23 @@ CASES: Final = (
         held=True,
         then=["abort"],
     ),
+    Case(
+        "stopping after cancel",
+        Shown("stopping", "work"),
+        work=_HANGS,
+        step=_STUBBORN,
+        held=True,
+        then=["cancel"],
+    ),
     Case("done", Shown("done")),
 )
 
 
 @dataclass
 class Table:
-    """The runs that make the table: two workers, one of which holds no session for an answer."""
+    """The runs that make the table, by kind of worker."""
 
-    patient: Rig
-    hasty: Rig
+    rigs: Mapping[str, Rig]
     repo: Path
     runs: int = 0
 
@@ -193,11 +249,13 @@ class Table:
                 run = None
             else:
                 status = await self._rig(case).status(run)
-                assert case.shown.holds(status), f"{case.name}: {column} was {word} and changed the state"
+                assert case.shown.holds(status), (
+                    f"{case.name}: {column} was {word}, and now the run is {status}"
+                )
         return found
 
     def _rig(self, case: Case) -> Rig:
-        return self.hasty if case.hasty else self.patient
+        return self.rigs[case.by]
 
     async def _reach(self, case: Case) -> str:
         """Start a run and return its id once it is in the state of the case."""
@@ -207,12 +265,16 @@ class Table:
         folder.mkdir()
         made = turn(*case.work)
         made["finalize"]["actions"] = list(case.finalize)
-        spec = flow(
-            step("only", linear("end"), **case.step), step("end", **READ_ONLY), setup=list(case.setup)
-        )
-        play = script(only=made)
+        made["route"] = {"actions": list(case.route)}
+        only = step("only", **{"routing": TERMINAL if case.last else linear("end"), **case.step})
+        end = step("end", linear("only") if case.last else TERMINAL, **({} if case.tail else READ_ONLY))
+        if case.gated:
+            end["approval"] = "before"
+        spec = flow(*((end, only) if case.last else (only, end)), setup=list(case.setup))
+        play = script(only=made, end=turn(*case.tail))
         for given in (spec, play):
-            given["text"] = given["text"].replace("__FOLDER__", str(folder))
+            for word, value in (("__FOLDER__", folder), ("__RUN__", name), ("__STORE__", rig.store)):
+                given["text"] = given["text"].replace(word, str(value))
         handle = await rig.client.start_workflow(
             "Flow",
             {"spec": spec, "repo": str(self.repo), "task": "t", "scenario": play},
@@ -222,7 +284,7 @@ class Table:
         )
         await _until(lambda: not case.held or (folder / "begun").exists())
         for message in case.then:
-            await signal(rig, name, message)
+            await (handle.cancel() if message == "cancel" else signal(rig, name, message))
         if case.shown.state == "done":
             await handle.result()
         while not case.shown.holds(await rig.status(name)):  # noqa: ASYNC110 - a query asks
@@ -241,6 +303,15 @@ class Table:
         return word
 
 
+def _worker_without(activity: str, rig: Rig) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "worker_without.py"), activity],
+        env=rig.env(**SETTINGS),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
 async def _until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 - another process makes it so
         await asyncio.sleep(PAUSE_S)
@@ -254,11 +325,20 @@ async def make(server: DevServer, folder: Path) -> list[tuple[str, list[str]]]:
     for rig, hold in ((patient, "600"), (hasty, "0.01")):
         rig.folder.mkdir(parents=True)
         rig.worker(**SETTINGS, STEPWISE_HOLD_S=hold)
-    table = Table(patient, hasty, make_repository(folder / "repo"))
+    idle = replace(patient, folder=folder / "idle", task_queue="table-idle", processes=[])
+    mute = replace(patient, folder=folder / "mute", task_queue="table-mute", processes=[])
+    for rig in (idle, mute):
+        rig.folder.mkdir()
+    mute.processes.append(_worker_without("record", mute))
+    rigs = {"patient": patient, "hasty": hasty, "idle": idle, "mute": mute}
+    table = Table(rigs, make_repository(folder / "repo"))
     try:
-        rows = await asyncio.gather(*(table.row(case) for case in CASES))
+        async with Worker(
+            client, task_queue=idle.task_queue, workflows=[Flow], workflow_runner=build_runner()
+        ):
+            rows = await asyncio.gather(*(table.row(case) for case in CASES))
     finally:
-        for worker in (*patient.processes, *hasty.processes):
+        for worker in (*patient.processes, *hasty.processes, *mute.processes):
             worker.kill()
             worker.wait()
     return [(case.name, row) for case, row in zip(CASES, rows, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from flow_kit import (
     turn,
     write,
 )
+from looking import pauses
 from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting, working
 
 ASK = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
@@ -61,6 +63,63 @@ async def test_an_answer_that_comes_after_the_session_was_let_go_reaches_the_nex
     assert partial.reason == "question"
     assert partial.open_question is not None
     assert "Answer: blue" in transcript_of(hasty, result.receipts[1])
+
+
+WHY = {"do": "ask", "question": "Why?", "save_to": "why.txt"}
+LINK = {"do": "run", "argv": ["touch", "linked"], "ask": True}
+
+
+async def test_of_what_an_agent_asks_at_once_each_is_answered_by_its_id(desk: Rig, repo: Path) -> None:
+    together = {"do": "together", "actions": [ASK, CALL, WHY, LINK]}
+    start(desk, "several", repo, SPEC, script(only=turn(together, OK)))
+    colour, touch, why, link = await asked_at_once(desk, "several", 4)
+    for one in (colour, touch, why, link):
+        assert one["legal"], f"{one['kind']} {one['id']} has what answers it"
+
+    said = [
+        ("answer", {"question_id": why["id"], "answers": {"1": "so"}}),
+        ("reject", {"call_id": link["id"], "reason": "leave it"}),
+        ("answer", {"question_id": colour["id"], "answers": {"1": "blue"}}),
+        ("approve", {"call_id": touch["id"]}),
+    ]
+    for message, payload in said:
+        verdict = await update(desk, "several", message, payload)
+        assert (verdict["verdict"], verdict["message"]) == ("accepted", "the agent has it")
+
+    result = await ended(desk, "several", "verified")
+    assert attempts(result) == [(1, "succeeded", "cold")]
+    assert (file_at(result.git, "answer.txt"), file_at(result.git, "why.txt")) == ("blue", "so")
+    assert result.git is not None
+    left = {name: (Path(result.git.workspace) / name).exists() for name in ("touched", "linked")}
+    assert left == {"touched": True, "linked": False}
+
+
+async def asked_at_once(rig: Rig, name: str, count: int) -> list[dict[str, Any]]:
+    handle = rig.client.get_workflow_handle(name)
+    await waiting(rig, name, "answer")
+    for pause in pauses():
+        items: list[dict[str, Any]] = await handle.query("pending")
+        if len(items) == count:
+            break
+        await asyncio.sleep(pause)
+    return sorted(items, key=lambda one: str(one["id"]))
+
+
+async def test_a_pause_that_was_asked_for_is_withdrawn_while_the_agent_waits(desk: Rig, repo: Path) -> None:
+    hold = {"do": "wait_for_file", "path": str(desk.folder / "go")}
+    start(desk, "withdraw", repo, SPEC, script(only=turn(hold, ASK, OK)))
+    await working(desk, "withdraw")
+    await update(desk, "withdraw", "pause", {"reason": "lunch"})
+    (desk.folder / "go").touch()
+    status = await waiting(desk, "withdraw", "answer")
+    assert status["pause_requested"]
+
+    verdict = await update(desk, "withdraw", "resume")
+
+    assert (verdict["verdict"], verdict["message"]) == ("accepted", "the pause is withdrawn")
+    await update(desk, "withdraw", "answer", {"answers": {"1": "red"}})
+    result = await ended(desk, "withdraw", "verified")
+    assert attempts(result) == [(1, "succeeded", "cold")]
 
 
 @pytest.mark.parametrize(

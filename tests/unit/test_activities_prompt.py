@@ -165,7 +165,7 @@ def test_what_was_asked_and_answered_is_never_cut(*, resumed: bool) -> None:
         objective="o",
         task="t",
         partial=PARTIAL,
-        given=Given(question=WHICH, answers={"Which one?": ["a", "b"], "Why?": answer}),
+        given=[Given(question=WHICH, answers={"Which one?": ["a", "b"], "Why?": answer})],
         envelopes=[envelope(1)],
         max_chars=1_000,
     )

@@ -9,7 +9,16 @@ import pytest
 
 from schemas.messages import AnswerQuestion, Approve, Pause, Reject, Resume
 from schemas.questions import CallRequest, Question, QuestionItem
-from workflows.messages import MESSAGES, BadMessage, Situation, legal_now, parse, refusal
+from workflows.messages import (
+    MESSAGES,
+    BadMessage,
+    Situation,
+    find_call,
+    find_question,
+    legal_now,
+    parse,
+    refusal,
+)
 
 STEPS = ("mend", "review", "end")
 RUNNING = Situation(state="running", steps=STEPS, transports=("stub", "other"), step="mend")
@@ -28,13 +37,13 @@ LEGAL: list[tuple[Situation, list[str]]] = [
     (waits("human"), ["resume", "abort"]),
     (waits("rate_limit"), ["interrupt", "resume", "abort"]),
     (waits("approval"), ["resume", "approve", "reject", "abort"]),
-    (waits("approval", call=CALL), ["resume", "approve", "reject", "abort"]),
+    (waits("approval", calls=[CALL]), ["resume", "approve", "reject", "abort"]),
     (
-        waits("approval", call=CALL, live=True),
+        waits("approval", calls=[CALL], live=True),
         ["interrupt", "resume", "approve", "reject", "steer", "abort"],
     ),
-    (waits("answer", question=QUESTION), ["resume", "answer", "abort"]),
-    (waits("answer", question=QUESTION, live=True), ["interrupt", "resume", "answer", "steer", "abort"]),
+    (waits("answer", questions=[QUESTION]), ["resume", "answer", "abort"]),
+    (waits("answer", questions=[QUESTION], live=True), ["interrupt", "resume", "answer", "steer", "abort"]),
     (waits("budget"), ["resume", "extend_budget", "abort"]),
     (replace(RUNNING, state="stopping"), ["interrupt", "abort"]),
     (replace(RUNNING, state="done"), []),
@@ -162,12 +171,12 @@ def test_a_pause_that_has_not_taken_hold_can_only_be_withdrawn(payload: Resume) 
 @pytest.mark.parametrize("model", [Approve, Reject])
 def test_a_call_is_named_by_its_id_and_a_gate_by_none(model: Any) -> None:
     name = model.__name__.lower()
-    gate, call = waits("approval"), waits("approval", call=CALL)
+    gate, call = waits("approval"), waits("approval", calls=[CALL])
     assert refusal(name, model(), gate) is None
     assert refusal(name, model(), call) is None
     assert refusal(name, model(call_id="c-1"), call) is None
     assert refusal(name, model(call_id="c-2"), call) == (
-        "no call 'c-2' waits for an approval; call 'c-1' does"
+        "no call 'c-2' waits for an approval; waiting: 'c-1'"
     )
     assert refusal(name, model(call_id="c-1"), gate) == (
         "no call 'c-1' waits for an approval; the approval gate does: leave call_id out"
@@ -179,17 +188,39 @@ def test_a_call_is_named_by_its_id_and_a_gate_by_none(model: Any) -> None:
     [
         (AnswerQuestion(), None),
         (AnswerQuestion(question_id="q-1", answers={"1": "yes"}), None),
-        (AnswerQuestion(question_id="q-2"), "no question 'q-2' waits; question_id 'q-1' does"),
+        (AnswerQuestion(question_id="q-2"), "no question 'q-2' waits for an answer; waiting: 'q-1'"),
         (AnswerQuestion(answers={"1": "maybe"}), "'maybe' is no option of 'Red?'; options: yes, no"),
         (AnswerQuestion(answers={"2": "yes"}), "no question '2'; asked: 1 (Red?)"),
     ],
 )
 def test_an_answer_must_fit_the_question_that_waits(payload: AnswerQuestion, says: str | None) -> None:
-    assert refusal("answer", payload, waits("answer", question=QUESTION)) == says
+    assert refusal("answer", payload, waits("answer", questions=[QUESTION])) == says
 
 
 def test_where_no_question_is_known_nothing_can_be_answered() -> None:
     assert refusal("answer", AnswerQuestion(), waits("answer")) == "no question waits for an answer"
+    assert refusal("answer", AnswerQuestion(question_id="q-1"), waits("answer")) == (
+        "no question 'q-1' waits for an answer; waiting: none"
+    )
+
+
+def test_of_several_things_that_are_asked_each_can_be_answered_by_its_id() -> None:
+    other = Question(question_id="q-2", items=[QuestionItem(question="Why?")])
+    call = CALL.model_copy(update={"call_id": "c-2"})
+    now = waits("answer", questions=[QUESTION, other], calls=[CALL, call], live=True)
+    assert legal_now(now) == ["interrupt", "resume", "answer", "approve", "reject", "steer", "abort"]
+    assert find_question(now, None) is QUESTION
+    assert find_question(now, "q-2") is other
+    assert find_call(now, None) is CALL
+    assert find_call(now, "c-2") is call
+    assert refusal("answer", AnswerQuestion(question_id="q-2", answers={"1": "so"}), now) is None
+    assert refusal("answer", AnswerQuestion(question_id="q-3"), now) == (
+        "no question 'q-3' waits for an answer; waiting: 'q-1', 'q-2'"
+    )
+    assert refusal("approve", Approve(call_id="c-2"), now) is None
+    assert refusal("reject", Reject(call_id="c-3"), now) == (
+        "no call 'c-3' waits for an approval; waiting: 'c-1', 'c-2'"
+    )
 
 
 def test_a_word_about_every_message_stands_in_the_table() -> None:

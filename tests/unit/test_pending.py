@@ -17,7 +17,7 @@ from schemas.flow import Human
 from schemas.messages import Approve, ExtendBudget, Reject, Resume
 from schemas.questions import CallRequest, Given, Question, QuestionItem
 from schemas.run import FlowInput
-from schemas.run_state import Asked, RunState, Waiting
+from schemas.run_state import Asked, LegalAnswer, RunState, Waiting
 from workflows.messages import Situation, legal_now, parse, refusal
 from workflows.pending import answers, command, next_command, pending_items
 from workflows.words import MAX_SAID_CHARS, action, call_reason, said, silence, together
@@ -92,7 +92,7 @@ def test_a_question_with_any_options_is_answered_by_the_command_as_it_stands(nas
             QuestionItem(question=nasty or "Why?"),
         ],
     )
-    now = situation("answer", question=asked)
+    now = situation("answer", questions=[asked])
     state = STATE.model_copy(update={"workflow_id": nasty or "r"})
     found = words(next_command(state, Waiting(kind="answer", since=NOW), now, done=False))
     payload = parse("answer", [json.loads(found[-1])])
@@ -112,15 +112,15 @@ WAITS: list[tuple[Any, dict[str, Any], dict[str, Any], list[tuple[str, dict[str,
     ("human", {}, {}, [("resume", {"action": "retry"}), ("resume", {"action": "skip"})]),
     ("human", {"step": None}, {"can_continue": True}, [("resume", {}), ("abort", {})]),
     ("approval", {}, {}, [("approve", {}), ("reject", {"reason": "…"})]),
-    ("approval", {"call": CALL}, {}, [("approve", {}), ("approve", {"remember": "run"})]),
+    ("approval", {"calls": [CALL]}, {}, [("approve", {}), ("approve", {"remember": "run"})]),
     (
         "approval",
-        {"call": CALL, "live": True},
+        {"calls": [CALL], "live": True},
         {},
         [("approve", {}), ("approve", {"remember": "run"}), ("reject", {"reason": "…"})],
     ),
-    ("answer", {"question": QUESTION}, {}, [("answer", {"answers": {"1": "yes"}})]),
-    ("answer", {"question": QUESTION, "live": True}, {}, [("answer", {"answers": {"1": "yes"}})]),
+    ("answer", {"questions": [QUESTION]}, {}, [("answer", {"answers": {"1": "yes"}})]),
+    ("answer", {"questions": [QUESTION], "live": True}, {}, [("answer", {"answers": {"1": "yes"}})]),
     ("budget", {}, {}, [("extend_budget", {}), ("extend_budget", {"tokens": 100_000})]),
 ]
 
@@ -162,31 +162,65 @@ def test_a_run_that_works_can_be_paused_and_one_to_be_paused_goes_on_and_one_tha
 
 
 def test_nothing_is_pending_while_nothing_is_waited_for() -> None:
-    assert pending_items(STATE, None, [], (None, None), Situation(state="running")) == []
+    assert pending_items(STATE, None, [], Situation(state="running")) == []
 
 
 def test_what_is_pending_names_what_is_asked_until_when_and_what_silence_means() -> None:
     waiting = Waiting(
         kind="answer", step_id="mend", reason="Red?", since=NOW, deadline=NOW, on_silence="it ends"
     )
-    (item,) = pending_items(STATE, waiting, [], (QUESTION, None), situation("answer", question=QUESTION))
+    (item,) = pending_items(STATE, waiting, [], situation("answer", questions=[QUESTION]))
     assert (item.kind, item.id, item.step_id, item.question) == ("answer", "q-1", "mend", QUESTION)
     assert (item.deadline, item.on_silence, item.live) == (NOW, "it ends", False)
     assert [one.message for one in item.legal] == ["answer", "resume", "resume", "abort"]
 
 
-def test_all_that_a_live_session_asks_is_pending_and_the_first_can_be_answered() -> None:
+def test_all_that_a_live_session_asks_is_pending_each_with_what_answers_it() -> None:
     key = AttemptKey(run_id="r-1", flow_key="fix", step_id="mend", visit=1, attempt=1)
+    other = CALL.model_copy(update={"call_id": "c-2", "tool_name": "write"})
     asked = [
         (Asked(id="c-1", key=key, call=CALL), NOW),
         (Asked(id="q-1", key=key, question=QUESTION, deadline=NOW), NOW),
+        (Asked(id="c-2", key=key, call=other), NOW),
     ]
     waiting = Waiting(kind="approval", step_id="mend", since=NOW)
-    now = situation("approval", call=CALL, live=True)
-    first, second = pending_items(STATE, waiting, asked, (None, CALL), now)
+    now = situation("approval", calls=[CALL, other], questions=[QUESTION], live=True)
+    first, second, third = pending_items(STATE, waiting, asked, now)
     assert (first.kind, first.id, first.live, first.call) == ("approval", "c-1", True, CALL)
-    assert (second.kind, second.id, second.live, second.legal) == ("answer", "q-1", True, [])
-    assert len(pending_items(STATE, waiting, asked, (None, CALL), replace(now, live=False))) == 1
+    assert (second.kind, second.id, second.live) == ("answer", "q-1", True)
+    assert [sent(one) for one in first.legal if one.message != "resume"] == [
+        ("approve", {}),
+        ("approve", {"remember": "run"}),
+        ("reject", {"reason": "…"}),
+        ("interrupt", {}),
+        ("abort", {}),
+    ]
+    assert [sent(one) for one in second.legal] == [
+        ("answer", {"question_id": "q-1", "answers": {"1": "yes"}})
+    ]
+    assert [sent(one) for one in third.legal] == [
+        ("approve", {"call_id": "c-2"}),
+        ("approve", {"call_id": "c-2", "remember": "run"}),
+        ("reject", {"call_id": "c-2", "reason": "…"}),
+    ]
+    for one in (*first.legal, *second.legal, *third.legal):
+        assert refusal(one.message, parse(one.message, [sent(one)[1]]), now) is None, one
+    assert len(pending_items(STATE, waiting, asked, replace(now, live=False))) == 1
+
+
+def sent(one: LegalAnswer) -> tuple[str, Any]:
+    typed = words(one.command)
+    return one.message, json.loads(typed[-1]) if "--input" in typed else {}
+
+
+@pytest.mark.parametrize("kind", ["approval", "answer", "budget"])
+def test_a_pause_that_was_asked_for_before_a_wait_for_words_can_be_withdrawn_in_it(kind: Any) -> None:
+    now = situation(kind, pause_requested=True, questions=[QUESTION] if kind == "answer" else [])
+    listed = [sent(one) for one in answers(STATE, Waiting(kind=kind, since=NOW), now)]
+    assert ("resume", {}) in listed
+    assert refusal("resume", Resume(), now) is None
+    assert refusal("resume", Resume(), replace(now, pause_requested=False)) is not None
+    assert refusal("resume", Resume(transport="stub"), replace(now, transports=["stub"])) is not None
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def shown(of: RunState, **more: Any) -> str:
         step=more.get("step_id"),
         steps=["mend", "end"],
         following=more.pop("following", "end"),
-        question=more.pop("question", None),
-        call=more.pop("call", None),
+        questions=more.pop("questions", []),
+        calls=more.pop("calls", []),
     )
     place: dict[str, Any] = {"step_id": None, "phase": None, "iteration": 1, "situation": situation}
     return details(of, SPEC, **{**place, "waiting": None, "outcome": None, **more})
@@ -136,7 +136,7 @@ def test_a_question_is_shown_with_its_options() -> None:
         QuestionItem(question="Why?"),
     ]
     text = shown(
-        state(), step_id="mend", waiting=waiting("answer"), question=Question(question_id="q", items=items)
+        state(), step_id="mend", waiting=waiting("answer"), questions=[Question(question_id="q", items=items)]
     )
     assert "1. Red or blue? (red · blue)\n" in text
     assert "2. Which of these? (a · b) (several may be chosen)\n" in text
@@ -145,6 +145,6 @@ def test_a_question_is_shown_with_its_options() -> None:
 
 def test_a_call_that_asks_is_shown_with_its_reason_and_cannot_break_out_of_its_quotes() -> None:
     call = CallRequest(call_id="c", signature="s", tool_name="run", input="rm `x`", reason="it deletes")
-    text = shown(state(), step_id="mend", waiting=waiting("approval"), call=call)
+    text = shown(state(), step_id="mend", waiting=waiting("approval"), calls=[call])
     assert "`run` `rm 'x'`: it deletes" in text
     assert '--name approve \\\n  --input \'{"remember": "run"}\'' in text

@@ -157,7 +157,7 @@ class Conversation(Standing):
                 self._order = payload
             case _:
                 return self.refuse(name, f"{name} answers nothing that is waited for")
-        return Verdict(verdict="accepted", name=name)
+        return Verdict(verdict="accepted", name=name, message=self._remark(self._order))
 
     # The session that works now.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from policy.budgets import Exceeded, extend, remaining, tightest
 from schemas.calls import WorkOut
 from schemas.common import MAX_CYCLES, Budget, Usage
@@ -44,12 +46,12 @@ class Spending:
     @property
     def reason(self) -> str:
         """Which bound is used up, in words."""
-        found = [
-            f"the budget of {left.limit:g} {left.which} is used up ({left.used:g} used)"
-            for left in self._left()
-            if isinstance(left, Exceeded)
-        ]
-        return "; ".join(found) or "the budget of this step is used up"
+        return _used_up(self._left()) or "the budget of this step is used up"
+
+    def lacks(self, order: ExtendBudget) -> str:
+        """Return which bound is used up all the same if the bounds are raised so, in words; nothing where none is."""
+        found = _used_up(self._left(self._more(order)))
+        return f"that is not enough: {found}" if found else ""
 
     def left(self) -> Budget | None:
         """Return what the next work may use while nothing is used up; None where there is no bound."""
@@ -59,29 +61,49 @@ class Spending:
 
     def extend(self, order: ExtendBudget) -> None:
         """Raise the bounds: by what was given, else by what is used up once more, else by all of them once more."""
-        state = self._run.state
-        given = Budget(tokens=order.tokens, usd=order.usd, seconds=order.seconds, cycles=order.cycles)
-        more = [given, given]
-        if given == Budget():
-            more = [_once_more(bound, left) for bound, left in zip(self._bounds(), self._left(), strict=True)]
-        if more == [Budget(), Budget()]:
-            more = [state.input.budget or Budget(), self._own or Budget()]
+        state, more = self._run.state, self._more(order)
         state.extended, self._extended = _plus(state.extended, more[0]), _plus(self._extended, more[1])
 
-    def _bounds(self) -> tuple[Budget | None, Budget | None]:
-        """Return the bounds of the run and of the step, as far as people have raised them."""
+    def _more(self, order: ExtendBudget) -> tuple[Budget, Budget]:
+        """Return by what an order raises the bounds of the run and of the step."""
+        given = Budget(tokens=order.tokens, usd=order.usd, seconds=order.seconds, cycles=order.cycles)
+        if given != Budget():
+            return given, given
+        bounds, left = self._bounds(), self._left()
+        more = _once_more(bounds[0], left[0]), _once_more(bounds[1], left[1])
+        if more == (Budget(), Budget()):
+            return self._run.state.input.budget or Budget(), self._own or Budget()
+        return more
+
+    def _bounds(
+        self, more: tuple[Budget, Budget] = (Budget(), Budget())
+    ) -> tuple[Budget | None, Budget | None]:
+        """Return the bounds of the run and of the step, as far as people have raised them, and ``more``."""
         state = self._run.state
         flow, own = state.input.budget, self._own
-        return extend(flow, state.extended) if flow else None, extend(own, self._extended) if own else None
+        return (
+            extend(flow, _plus(state.extended, more[0])) if flow else None,
+            extend(own, _plus(self._extended, more[1])) if own else None,
+        )
 
-    def _left(self) -> tuple[Budget | Exceeded, Budget | Exceeded]:
-        """Return what is left of the bounds of the run and of the step."""
+    def _left(
+        self, more: tuple[Budget, Budget] = (Budget(), Budget())
+    ) -> tuple[Budget | Exceeded, Budget | Exceeded]:
+        """Return what is left of the bounds of the run and of the step; with ``more``, what would be."""
         state = self._run.state
-        flow, own = self._bounds()
+        flow, own = self._bounds(more)
         return (
             remaining(flow, state.usage, state.work_seconds, 0),
             remaining(own, self._used, self._seconds, 0),
         )
+
+
+def _used_up(left: Sequence[Budget | Exceeded]) -> str:
+    return "; ".join(
+        f"the budget of {one.limit:g} {one.which} is used up ({one.used:g} used)"
+        for one in left
+        if isinstance(one, Exceeded)
+    )
 
 
 def _once_more(bound: Budget | None, left: Budget | Exceeded) -> Budget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 
 from temporalio import workflow
@@ -57,6 +58,7 @@ class Standing(ABC):
         self._question: Question | None = None
         self._call: CallRequest | None = None
         self._order: Order | None = None
+        self._remark: Callable[[Order], str] = lambda _: ""
         self._abort: Abort | None = None
         self._stop_order: Resume | None = None
         self._is_cancelled = False

@@ -247,13 +247,16 @@ class Visit:
     async def _budget(self, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until there is budget to go on with, however often a person allows too little."""
         while True:
-            order = await self._run.wait("budget", reason, self._step.human)
+            order = await self._run.wait("budget", reason, self._step.human, remark=self._remark)
             if not isinstance(order, ExtendBudget):
                 return await self._ordered(order, facts)
             self._at.spending.extend(order)
             if not self._at.spending.is_used_up:
                 return None
             reason = f"that is not enough: {self._at.spending.reason}"
+
+    def _remark(self, order: Order) -> str:
+        return self._at.spending.lacks(order) if isinstance(order, ExtendBudget) else ""
 
     async def _limited(self, work: WorkOut | None, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until the provider's limit is over; where somebody interrupts, for a person."""

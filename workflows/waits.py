@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -71,8 +72,9 @@ class Waits(Conversation):
         default: bool = False,
         question: Question | None = None,
         call: CallRequest | None = None,
+        remark: Callable[[Order], str] = lambda _: "",
     ) -> Order | None:
-        """Wait for a person. None: nobody came, and something is done by itself then.
+        """Wait for a person, who is answered with a ``remark``. None: nobody came, and something is done by itself then.
 
         That is so after ``until``; after the deadline of a call, which is then denied; and after the deadline of a
         wait that has a ``default``, where the step wants it. An interrupt that came before a wait for words is waited
@@ -92,7 +94,7 @@ class Waits(Conversation):
         by_itself = until is not None or call is not None or (default and human.on_silence == "default")
         self._order = self._stop_order = self.state.interrupt = None
         self.live.over()
-        self._question, self._call = question, call
+        self._question, self._call, self._remark = question, call, remark
         step_id = self.step.id if self.step else None
         self._waiting = Waiting(
             kind=kind,

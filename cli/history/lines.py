@@ -31,6 +31,7 @@ class Lines:
     def __init__(self, *, live: bool = False, before: Mapping[tuple[str, str], bool] | None = None) -> None:
         self._live = live
         self._before = before or {}
+        self._asked: dict[str, str] = {}
         self._began: datetime | None = None
 
     def of(self, entry: Entry) -> str | None:
@@ -48,11 +49,23 @@ class Lines:
         return f"{after:>8}  {entry.step:12}  {printable_indented(words)}".rstrip()
 
     def _words(self, entry: Entry) -> str | None:
+        if self._is_known(entry):
+            return None
         if entry.source == "journal":
             return self._journaled(entry)
         if entry.source == "agent":
             return self._done(entry)
         return _OF_ATTEMPTS[entry.source](entry)
+
+    def _is_known(self, entry: Entry) -> bool:
+        """Tell whether a question was shown just now: the run's journal and the agent's log both have it."""
+        if entry.kind not in ("question", "question_asked"):
+            return False
+        asked = str(entry.data.get("id") or (entry.data.get("question") or {}).get("question_id"))
+        known = self._asked.pop(asked, entry.source) != entry.source
+        if not known:
+            self._asked[asked] = entry.source
+        return known
 
     def _journaled(self, entry: Entry) -> str | None:
         if entry.kind == "gate_measured":

@@ -91,7 +91,8 @@ async def test_an_extension_that_does_not_help_waits_again_and_says_so(desk: Rig
         ({"seconds": 60}, "that is not enough: the budget of 105 tokens is used up (110 used)"),
         ({"tokens": 5}, "that is not enough: the budget of 110 tokens is used up (110 used)"),
     ):
-        await update(desk, "too-little", "extend_budget", payload)
+        verdict = await update(desk, "too-little", "extend_budget", payload)
+        assert (verdict["verdict"], verdict["message"]) == ("accepted", reason)
         await desk.until("too-little", is_asked(reason=reason))
     await signal(desk, "too-little", "extend_budget")
     result = await ended(desk, "too-little", "verified")

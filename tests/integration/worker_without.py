@@ -9,8 +9,9 @@ from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    import worker
+    import worker as program
 
+    worker: Any = program
     build = worker.build_activities
 
     def without(context: Any) -> Any:

@@ -119,6 +119,16 @@ def test_what_an_agent_does_has_one_line_each(kind: str, said: dict[str, Any], l
     assert shown.endswith(f"    {line}")
 
 
+def test_a_question_that_journal_and_log_both_have_is_shown_once_and_again_where_it_is_asked_again() -> None:
+    asked = {"question": {"question_id": "q-1", "items": [{"question": "A?"}]}}
+    logged = Entry(NOON, "agent", "question", data=asked)
+    journaled = Entry(NOON, "journal", "question_asked", data={"id": "q-1", "text": "A?", "live": True})
+    for order in ((logged, journaled), (journaled, logged)):
+        lines = Lines()
+        shown = [lines.of(entry) for entry in (*order, *order)]
+        assert [line is not None for line in shown] == [True, False, True, False]
+
+
 def test_the_line_of_a_receipt_names_outputs_that_were_not_kept() -> None:
     said = {"execution_status": "succeeded", "outputs_not_kept": {"a.md": "it is not there"}}
     line = Lines().of(Entry(NOON, "receipt", "receipt", attempt=1, data=said))

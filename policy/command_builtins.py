@@ -9,8 +9,8 @@ from typing import Final
 from policy import command_names as names
 from policy.command_options import known
 from policy.command_paths import Ground, texts
-from policy.command_values import ASSIGNED, unsafe
-from policy.shell_words import WIDE, RefusedCommandError, Word, opened
+from policy.command_values import unsafe
+from policy.shell_words import ASSIGNED, WIDE, RefusedCommandError, Word, opened
 
 _MEANINGS: Final = frozenset({"dotglob", "expand_aliases", "cdable_vars"})
 _EVERYBODY: Final = re.compile(r"[-+]?0*[01]")
@@ -30,7 +30,7 @@ def check_exported(words: Sequence[Word], _ground: Ground) -> None:
     for word in words:
         found = ASSIGNED.match(word.shape)
         if found is not None:
-            value = Word(word.text[found.end() :], word.shape[found.end() :])
+            value = word.cut(found.end())
             check_name(found[1], value)
             if named:
                 check_name(value.text.partition("[")[0], opened())

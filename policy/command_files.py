@@ -10,14 +10,14 @@ from typing import Final
 from policy.command_options import Given, given
 from policy.command_paths import (
     Ground,
-    check_protected,
     check_removal,
+    check_tree,
     check_written,
     inside,
-    is_protected,
     texts,
 )
-from policy.shell_words import RefusedCommandError, Word, unreadable
+from policy.command_protected import is_protected
+from policy.shell_words import RefusedCommandError, Word, literal, unreadable
 
 _OPEN_TO_ALL: Final = re.compile(r"0*[0-7]*[2367]|(?:[ugoa]*[oa][ugoa]*|)[+=][rXstx]*w\w*|[^,]*s")
 _MAX_MODE: Final = 60
@@ -44,8 +44,7 @@ def check_move(words: Sequence[Word], ground: Ground) -> None:
     """Judge a move: what goes is removed where it was and written where it goes."""
     found = _copied(words)
     sources = found.operands if found.has("-t", _TARGET) else found.operands[:-1]
-    check_removal([one for one in sources if one.known], ground)
-    check_protected(sources, ground)
+    check_removal(sources, ground)
     _check_target(found, ground)
 
 
@@ -60,9 +59,10 @@ def check_copy(words: Sequence[Word], ground: Ground) -> None:
 def check_link(words: Sequence[Word], ground: Ground) -> None:
     """Judge a link: where it stands, and that nothing is written through it which may not be written."""
     found = _copied(words)
-    sources = len(found.operands) == 1 or found.has("-t", _TARGET)
-    if not (sources and len(found.operands) == 1):
+    if len(found.operands) > 1 or found.has("-t", _TARGET):
         _check_target(found, ground)
+    else:
+        check_written([literal("./link") for _ in found.operands], ground)
     _check_linked(found, ground)
 
 
@@ -79,7 +79,7 @@ def check_install(words: Sequence[Word], ground: Ground) -> None:
 
 _TARGET: Final = "--target-directory"
 _VALUED: Final = f"{_TARGET} --suffix --group --mode --owner --strip-program"
-_PLAIN: Final = "--symbolic-link --link --directory"
+_PLAIN: Final = "--symbolic-link --link --directory --relative"
 
 
 def _copied(words: Sequence[Word], short: str = "") -> Given:
@@ -120,7 +120,9 @@ def _check_linked(found: Given, ground: Ground) -> None:
         *sources, last = sources
         folder = (
             posixpath.dirname(last.text)
-            if last.known and found.has("-s", "--symbolic", "--symbolic-link")
+            if last.known
+            and found.has("-s", "--symbolic", "--symbolic-link")
+            and not found.has("-r", "--relative")
             else ""
         )
     else:
@@ -149,9 +151,9 @@ _LINKABLE: Final = ("/usr/", "/opt/", "/bin/", "/lib", "/nix/", "/tmp/", "${TMPD
 
 
 def check_made(words: Sequence[Word], ground: Ground) -> None:
-    """Judge files and directories that are made; names that are only known when they run pass."""
+    """Judge files and directories that are made."""
     found = given(words, short="drtm", valued="--date --reference --time --mode")
-    check_written(found.operands, ground, unknown=True)
+    check_written(found.operands, ground)
 
 
 def check_tee(words: Sequence[Word], ground: Ground) -> None:
@@ -168,7 +170,7 @@ def check_truncate(words: Sequence[Word], ground: Ground) -> None:
 
 def check_dd(words: Sequence[Word], ground: Ground) -> None:
     """Judge where dd writes."""
-    check_written([Word(one.text[3:], one.shape[3:]) for one in words if one.text.startswith("of=")], ground)
+    check_written([one.cut(3) for one in words if one.text.startswith("of=")], ground)
     if not all(one.known for one in words):
         raise RefusedCommandError("E_CMD_DYNAMIC", "where dd writes is only known when it runs; write it out")
 
@@ -194,7 +196,10 @@ def check_chmod(words: Sequence[Word], ground: Ground) -> None:
         raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod -R {mode} opens a whole tree to everybody")
     if any(_SET_ID.fullmatch(part) for part in mode.split(",")):
         raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod {mode} lets a file run as somebody else")
-    check_written(plain if copied else plain[1:], ground, unknown=not _recursive(words))
+    files = plain if copied else plain[1:]
+    check_written(files, ground)
+    if _recursive(words):
+        check_tree(files, ground, "chmod -R")
 
 
 def check_chown(words: Sequence[Word], ground: Ground) -> None:
@@ -228,7 +233,7 @@ def check_rsync(words: Sequence[Word], ground: Ground) -> None:
     if any(one.text.startswith(("--del", "--remove-source")) for one in words):
         check_removal(found.operands[-1:], ground)
     if any(one.text.startswith("--remove-source") for one in words):
-        check_protected(found.operands[:-1], ground)
+        check_removal(found.operands[:-1], ground)
     check_written(found.values("-T", *_RSYNC_WRITES.split()), ground)
     _check_target(found, ground)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from policy.command_paths import Ground, check_removal, check_written, is_protected, texts
+from policy.command_found import NAMING, chooses_protected, is_global, narrow, spares_git
+from policy.command_found import starts as expression_start
+from policy.command_names import FREE
+from policy.command_paths import Ground, check_written, inside, texts
+from policy.command_protected import is_protected
 from policy.shell_words import RefusedCommandError, Word, literal, unreadable
 
 EFFECTS: Final = frozenset(
@@ -16,10 +18,9 @@ EFFECTS: Final = frozenset(
 )
 """Expressions by which find does more than find."""
 _MAX_EFFECTS: Final = 20
-_NAMING: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex"})
 _VALUED: Final = frozenset(
     {
-        *_NAMING,
+        *NAMING,
         *(
             "-type",
             "-size",
@@ -38,24 +39,7 @@ _VALUED: Final = frozenset(
 """Tests and actions that take one value."""
 _RUNNING: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _BESIDE: Final = frozenset({"-execdir", "-okdir"})
-_ONLY_READING: Final = frozenset(
-    {
-        "cat",
-        "ls",
-        "head",
-        "tail",
-        "grep",
-        "wc",
-        "stat",
-        "file",
-        "echo",
-        "basename",
-        "dirname",
-        "md5sum",
-        "sha256sum",
-        "du",
-    }
-)
+_GITS_OWN: Final = "./.git"
 _REMOVING: Final = frozenset({"rm", "rmdir", "unlink", "mv", "shred"})
 
 Check = Callable[[Sequence[Word], Ground], None]
@@ -70,8 +54,10 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     _check_chosen(words, expression)
     if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"find does more than {_MAX_EFFECTS} things at once")
+    if "-delete" in expression or "-exec" in expression or _BESIDE.intersection(expression):
+        starts = [*starts, *_reached(starts, expression, ground)]
     for at, word in enumerate(words):
-        if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
+        if word.text in _RUNNING:
             command = _command(words, at)
             if not command:
                 raise unreadable("find runs nothing")
@@ -80,12 +66,30 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
             # What runs beside each file may stand in any folder.
             within = replace(ground, away=True, afar=True) if held and word.text in _BESIDE else ground
             for start in starts if any("{}" in one.text for one in command) else starts[:1]:
-                check([_filled(one, start) for one in command], within)
+                _check_run([_filled(one, start) for one in command], within, check, start)
         elif word.text == "-delete":
             _check_narrow(expression[:at])
-            check_removal([_found(start) for start in starts], ground)
+            _check_run([literal("rm"), *(_found(start) for start in starts)], ground, check, starts[-1])
         elif word.text in EFFECTS:
             check_written(words[at + 1 : at + 2], ground)
+
+
+def _reached(starts: Sequence[Word], expression: Sequence[str], ground: Ground) -> list[Word]:
+    """Return where find also looks: in git's own files, where it begins above them and does not pass them by."""
+    whole = any(inside(text, ground) == "." for start in starts for text in texts(start, ground) or ())
+    return [literal(_GITS_OWN)] if whole and not spares_git(expression) else []
+
+
+def _check_run(words: Sequence[Word], ground: Ground, check: Check, start: Word) -> None:
+    """Judge what find runs on a file below a folder where it looks."""
+    try:
+        check(words, ground)
+    except RefusedCommandError as refused:
+        if start.text != _GITS_OWN:
+            raise
+        raise RefusedCommandError(
+            refused.code, "find also finds git's own files; pass them by: -not -path './.git/*'"
+        ) from None
 
 
 def _check_chosen(words: Sequence[Word], expression: Sequence[str]) -> None:
@@ -94,13 +98,7 @@ def _check_chosen(words: Sequence[Word], expression: Sequence[str]) -> None:
         return
     for at, word in enumerate(words):
         told = expression[at + 1].rpartition("/")[2] if word.text in _RUNNING and at + 1 < len(words) else ""
-        chosen = any(
-            test in _NAMING
-            and is_protected(value)
-            and expression[number - 1 : number] not in (["!"], ["-not"])
-            for number, (test, value) in enumerate(itertools.pairwise(expression[:at]))
-        )
-        if chosen and (word.text == "-delete" or (told and told not in _ONLY_READING)):
+        if (word.text == "-delete" or (told and told not in FREE)) and chooses_protected(expression[:at]):
             raise RefusedCommandError("E_PATH_PROTECTED", "find changes what is protected; leave it out")
 
 
@@ -125,14 +123,8 @@ def _check_known(words: Sequence[Word], ground: Ground) -> None:
 
 def _starts(words: Sequence[Word]) -> list[Word]:
     """Return where find begins: the words before its expression, the current directory without any."""
-    starts: list[Word] = []
-    for word in words:
-        if word.text in {"-H", "-L", "-P"} or re.fullmatch(r"-O\d|--", word.text):
-            continue
-        if word.text.startswith(("-", "(", "!")):
-            break
-        starts.append(word)
-    return starts or [literal(".")]
+    end = expression_start([word.text for word in words])
+    return [word for word in words[:end] if not is_global(word.text)] or [literal(".")]
 
 
 def _command(words: Sequence[Word], at: int) -> list[Word]:
@@ -159,15 +151,8 @@ def _filled(word: Word, start: Word) -> Word:
 
 
 def _check_narrow(tests: Sequence[str]) -> None:
-    """Refuse to remove what no test names: every alternative needs a name with letters in it, and none says *not*."""
-    named = sum(1 for test, value in itertools.pairwise(tests) if test in _NAMING and re.search(r"\w", value))
-    depth = 0
-    for test in tests:
-        depth += {"(": 1, ")": -1}.get(test, 0)
-        if test in {"!", "-not", ","} or (test in {"-o", "-or"} and depth == 0):
-            named = 0
-            break
-    if named < 1 + sum(test in {"-o", "-or"} for test in tests):
+    """Refuse to remove what no test names."""
+    if not narrow(tests):
         raise RefusedCommandError(
             "E_CMD_REMOVE", "find removes whatever it finds; say by -name what is to go"
         )

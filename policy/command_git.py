@@ -46,7 +46,21 @@ READING: Final = frozenset(
 )
 """Sub-commands that only read, once the options that run or write something are refused."""
 _CHANGING: Final = frozenset(
-    {"add", "commit", "rm", "mv", "apply", "am", "merge", "cherry-pick", "revert", "init", "fetch", "pull"}
+    {
+        "add",
+        "commit",
+        "rm",
+        "mv",
+        "apply",
+        "am",
+        "merge",
+        "cherry-pick",
+        "revert",
+        "init",
+        "fetch",
+        "pull",
+        "hash-object",
+    }
 )
 _LISTING: Final = {
     "config": ("--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"),
@@ -59,6 +73,9 @@ _LISTING: Final = {
 }
 """Sub-commands of which only some forms are allowed: the first word after them says which."""
 
+_SCOPES: Final = frozenset({"--local", "--global", "--system", "--worktree", "--short", "-q", "--quiet"})
+_KEY: Final = re.compile(r"[A-Za-z][\w-]*\.[\w./:*-]+", re.ASCII)
+"""The name of a setting, without which git config says nothing."""
 _READING_FORMS: Final = {
     "branch": {"", "-a", "-r", "-v", "-vv", "--all", "--remotes", "--list", "--show-current", "--verbose"},
     "tag": {"", "-l", "--list", "-n"},
@@ -178,7 +195,7 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
         _check_init(options, rest, ground)
     elif name == "mv":
         check_written(named_files(rest), ground)
-    elif name in _LISTING:
+    elif name in _LISTING and not _asks(name, rest):
         first = rest[0].text if rest else ""
         silent = name == "remote" and first.startswith("-") and len(rest) > 1
         if silent or (first not in _LISTING[name] and (rest or name in {"config", "bundle"})):
@@ -192,8 +209,18 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
             raise RefusedCommandError(
                 code, f"git {name} {first}: only {', '.join(_LISTING[name])} are allowed"
             )
-    elif name not in READING and name not in _CHANGING:
+    elif name not in READING and name not in _CHANGING and not _asks(name, rest):
         raise RefusedCommandError("E_GIT_COMMAND", f"git {name} is not among what an agent may ask of git")
+
+
+def _asks(name: str, rest: Sequence[Word]) -> bool:
+    """Whether a sub-command that may change something is only asked for a value, or told to print what it makes."""
+    operands = [word for word in rest if word.text not in _SCOPES]
+    if name == "config":
+        return len(operands) == 1 and _KEY.fullmatch(operands[0].text) is not None
+    if name == "symbolic-ref":
+        return len(operands) == 1 and operands[0].known and not operands[0].text.startswith("-")
+    return name == "format-patch" and "--stdout" in [word.text for word in rest]
 
 
 def _reset(options: Sequence[Word], rest: Sequence[Word]) -> None:
@@ -428,4 +455,4 @@ def _has_flag(word: Word, flag: str) -> bool:
 
 def _after_equals(word: Word) -> Word:
     at = word.text.index("=") + 1
-    return Word(word.text[at:], word.shape[at:])
+    return word.cut(at)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from policy.command_paths import Ground
-from policy.shell_words import OPENED, REVISION, RefusedCommandError, Word
+from policy.shell_words import NUMBER, OPENED, REVISION, RefusedCommandError, Word, base_name
 
 _STRICT: Final = frozenset({"commit", "apply", "am"})
 """Sub-commands in which an option rewrites history, or writes elsewhere."""
@@ -48,7 +48,9 @@ def check_positions(name: str, rest: Sequence[Word], ground: Ground) -> None:
             word.shape[:1] == OPENED and (strict or not _is_plain(word, ground))
         ):
             raise RefusedCommandError(
-                "E_CMD_DYNAMIC", f"git {name} takes a word that is only known when it runs; put it after --"
+                "E_CMD_DYNAMIC",
+                f"git {name} takes {word.text[:80]}, which may be an option; a path goes after --, a revision is written out"
+                " or asked for where it stands: git diff $(git rev-parse main)",
             )
 
 
@@ -60,5 +62,9 @@ def _is_plain(word: Word, ground: Ground) -> bool:
         return False
     if first.text == REVISION:
         return True
-    names = first.variables
-    return names is not None and ground.touched is not None and not ground.touched.intersection(names)
+    if first.expanded is None or any(
+        one[-1] in "#/" or ("…" in one and one != NUMBER[2:-1]) for one in first.expanded
+    ):
+        return False
+    names = set(map(base_name, first.expanded))
+    return ground.touched is not None and not ground.touched.intersection(names)

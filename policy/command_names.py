@@ -307,12 +307,78 @@ def is_unsafe(name: str) -> bool:
     return name in UNSAFE_NAMES or name.startswith(UNSAFE_PREFIXES)
 
 
+FREE: Final = frozenset(
+    [
+        "ls",
+        "cat",
+        "head",
+        "tail",
+        "grep",
+        "egrep",
+        "fgrep",
+        "wc",
+        "pwd",
+        "echo",
+        "true",
+        "false",
+        "test",
+        "[",
+        ":",
+        "stat",
+        "du",
+        "df",
+        "basename",
+        "dirname",
+        "realpath",
+        "readlink",
+        "cut",
+        "tr",
+        "nl",
+        "tac",
+        "rev",
+        "comm",
+        "diff",
+        "cmp",
+        "column",
+        "fold",
+        "expand",
+        "unexpand",
+        "paste",
+        "join",
+        "seq",
+        "whoami",
+        "id",
+        "uname",
+        "which",
+        "type",
+        "printenv",
+        "md5sum",
+        "sha1sum",
+        "sha256sum",
+        "sha512sum",
+        "b2sum",
+        "cksum",
+        "od",
+        "hexdump",
+        "strings",
+        "jq",
+        "sleep",
+        "cd",
+        "break",
+        "continue",
+        "exit",
+        "return",
+    ]
+)
+"""Programs that read whatever they are given."""
+
 READ_ONLY_NAMES: Final = frozenset({"CI", "NO_COLOR", "LC_ALL", "IFS"})
 """Names that a session that only reads may set."""
 
 EMBEDDED: Final = re.compile(
     r"\brm(?:\s++-\S++)++\s++(?:[/~*]|\$HOME|\$\{HOME\}|\.\.)(?:[\s'\"/*;)]|$)"
     r"|:\s*\(\s*\)\s*\{\s*:\s*\|"
+    r"|\brmtree\(\s*r?['\"](?:[/~]|\.\.|\.git)['\"/]"
     r"|\bmkfs(?:\.\w+)?\s+/dev/"
     r"|\bof=/dev/(?!null|zero|stdout|stderr)"
     r"|\bgit\s+push\b[^\n]{0,200}(?:--force|\s-f\b)"

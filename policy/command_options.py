@@ -88,7 +88,7 @@ def _full(name: str, valued: Sequence[str], plain: Sequence[str]) -> str:
 
 
 def _rest(word: Word, start: int) -> Word:
-    return Word(word.text[start:], word.shape[start:])
+    return word.cut(start)
 
 
 def known(words: Sequence[Word], program: str) -> None:

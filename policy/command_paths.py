@@ -10,25 +10,36 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from policy.command_values import GIVEN, MOVING
-from policy.shell_words import PROCESS, RefusedCommandError, Script, Word
-
-PROTECTED: Final = (".git", ".gitconfig", ".claude", ".mcp.json", ".vscode", ".idea", ".env")
-"""Names within a workspace that decide what runs later, or hold secrets: no agent writes them."""
+from policy.command_printed import MADE
+from policy.command_protected import PROTECTED, is_plain, is_protected, widened
+from policy.command_values import MOVING
+from policy.shell_words import (
+    CHOSEN,
+    FILES,
+    GIVEN,
+    NUMBER,
+    PROCESS,
+    REVISION,
+    WIDE,
+    RefusedCommandError,
+    Script,
+    Word,
+    base_name,
+)
 
 _WITHIN: Final = (*PROTECTED, ".claude/settings.json", ".vscode/settings.json", ".vscode/tasks.json")
 _HARMLESS: Final = frozenset(
     {"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/tty", "/dev/zero"}
 )
+_TMP: Final = "/tmp/"  # noqa: S108 - judged, not opened
 _TEMPORARY: Final = "${TMPDIR}/"
 _HERE: Final = "${PWD}/"
 _CLASS: Final = re.compile(r"\[[^\]]*\]")
-_CLASSES: Final = re.compile(r"\[.*\]", re.DOTALL)
 _PLAIN: Final = re.compile(r"[\w./-]+|\$\{(?:PWD|TMPDIR|HOME)\}[\w./-]*", re.ASCII)
 """A directory that is one word, and itself, where it is expanded without quotes."""
 
 _MAX_VALUES: Final = 64
-_MAX_PART: Final = 512
+_MAX_VALUES_DEEP: Final = 8
 _MAX_PATH: Final = 4_096
 _MAX_WORK: Final = 1_000_000
 
@@ -40,7 +51,7 @@ class Ground:
     ``workspace`` is its absolute path, empty when it is not known; ``away`` says that the command line leaves it,
     ``afar`` that it does so for somewhere else than temporary files. ``values`` holds what each name may be worth, a name
     that is not in it may be worth anything; ``unsure`` those of the surroundings that may have been set, ``touched`` all
-    that may have been, None for any.
+    that may have been, None for any. ``piped`` is what a pipe brings a command, if known.
     """
 
     workspace: str = ""
@@ -52,6 +63,7 @@ class Ground:
     unsure: frozenset[str] = frozenset()
     touched: frozenset[str] | None = frozenset()
     networked: bool = False
+    piped: Word | None = None
     judged: list[int] = field(default_factory=lambda: [0])
 
     def work(self, characters: int) -> None:
@@ -89,31 +101,39 @@ def _connects(text: str) -> bool:
     return f"/{posixpath.normpath(text).lstrip('/')}".startswith(("/dev/tcp", "/dev/udp")) and text[:1] == "/"
 
 
-def texts(word: Word, ground: Ground) -> list[str] | None:
+_PRINTED: Final = {NUMBER: ["7"], WIDE: ["7"], FILES: ["*", ""], CHOSEN: ["*found", ""], REVISION: ["*", ""]}
+"""What stands for a text that a program prints, which may have printed nothing."""
+
+
+def texts(word: Word, ground: Ground, *, depth: int = 0) -> list[str] | None:
     """Return every text that a word may become, None when that is only known when it runs."""
     if word.known:
         return [word.text]
-    names = word.variables
-    if names is None or len(word.text) > _MAX_PATH:
+    if word.expanded is None or len(word.text) > _MAX_PATH or depth > _MAX_VALUES_DEEP:
         return None
-    names = tuple(
-        name
-        for name in dict.fromkeys(names)
-        if not (name in GIVEN and name not in ground.values and name not in ground.unsure)
-    )
-    worth = [ground.values.get(name) for name in names]
-    if not all(worth):
-        return None
-    if any(len(value.text) > _MAX_PATH for one in worth if one for value in one):
-        return None
-    choices = list(itertools.islice(itertools.product(*(one for one in worth if one)), _MAX_VALUES + 1))
-    if len(choices) > _MAX_VALUES:
+    choices: dict[str, list[str]] = {}
+    for name in dict.fromkeys(word.expanded):
+        base, given = base_name(name), [] if ":-" not in name else [name.partition(":-")[2]]
+        if (
+            base in GIVEN
+            and base not in ground.values
+            and base not in ground.unsure
+            and (given or name == base)
+        ):
+            worth: list[str] | None = [f"${{{base}}}", *given]
+        else:
+            worth = _worth(name.partition(":-")[0], ground, depth)
+            worth = worth if worth is None else [*worth, *given]
+        if worth is None or any(len(one) > _MAX_PATH for one in worth):
+            return None
+        choices[name] = worth
+    chosen = list(itertools.islice(itertools.product(*choices.values()), _MAX_VALUES + 1))
+    if len(chosen) > _MAX_VALUES:
         return None
     found: list[str] = []
-    for choice in choices:
-        chosen = {name: one.text for name, one in zip(names, choice, strict=True)}
+    for choice in chosen:
         text = word.text
-        for name, worth_now in chosen.items():
+        for name, worth_now in zip(choices, choice, strict=True):
             text = text.replace(f"${{{name}}}", worth_now)
             if len(text) > _MAX_PATH:
                 return None
@@ -121,19 +141,49 @@ def texts(word: Word, ground: Ground) -> list[str] | None:
     return found
 
 
+def _worth(name: str, ground: Ground, depth: int) -> list[str] | None:
+    """Return every text that an expansion may stand for."""
+    if "…" in name:
+        return _PRINTED.get(f"${{{name}}}")
+    part = name[-1] if name[-1] in "%#/" else ""
+    found: list[str] = []
+    for value in ground.values.get(name.removesuffix(part), ()):
+        worth = texts(value, ground, depth=depth + 1)
+        if worth is None:
+            return None
+        for one in worth:
+            some = _parts(one, part) if part else [one]
+            if some is None:
+                return None
+            found.extend(some)
+    return list(dict.fromkeys(found)) if 0 < len(found) <= _MAX_PATH else None
+
+
+def _parts(text: str, part: str) -> list[str] | None:
+    """Return what may be left of a text without its end (``%``), its beginning (``#``), or its folders (``/``)."""
+    last = text.rpartition("/")[2]
+    if part == "/":
+        return ["*", ""] if is_plain(last) or not last else [last]
+    if text and not is_plain(text):
+        return None
+    if part == "%":
+        return ["*", ""]
+    odd = (one for one in (text[at:] for at in range(min(len(text), _MAX_VALUES))) if one[:1] in {".", "-"})
+    return ["*", "", *(["/*"] if "/" in text else ()), *odd]
+
+
 def check_removal(words: Iterable[Word], ground: Ground) -> None:
     """Refuse to remove what is outside the workspace, all of it, or what is protected in it."""
     for word in words:
-        found = texts(word, ground)
-        if found is None:
-            raise RefusedCommandError(
-                "E_CMD_DYNAMIC", f"what {_shown(word)} removes is only known when it runs; write the path out"
-            )
-        for text in found:
+        for text in _places(word, ground, f"what {_shown(word)} removes"):
             path = inside(text, ground)
+            if path is None and (text == MADE or _is_temporary(text)):
+                _check_protected(text, text)
+                continue
             if path is None or ground.away:
                 raise RefusedCommandError(
-                    "E_CMD_REMOVE", f"{text} is outside the workspace; remove only what is inside"
+                    "E_CMD_REMOVE",
+                    f"{text} is outside the workspace; remove only what is inside, or under /tmp",
                 )
             _check_protected(text, path)
             if not any(_says_something(part) for part in path.split("/")):
@@ -142,21 +192,31 @@ def check_removal(words: Iterable[Word], ground: Ground) -> None:
                 )
 
 
-def check_written(words: Iterable[Word], ground: Ground, *, unknown: bool = False) -> None:
-    """Refuse to write outside the workspace and temporary files, to devices, and to what is protected.
+def _is_temporary(text: str) -> bool:
+    """Whether a path is a named thing in the folder for temporary files."""
+    plain = posixpath.normpath(text)
+    return plain.startswith(_TMP) and _says_something(plain.removeprefix(_TMP).partition("/")[0])
 
-    ``unknown`` lets words pass whose text is only known when they run.
-    """
+
+def check_written(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse to write outside the workspace and temporary files, to devices, and to what is protected."""
     for word in words:
-        found = texts(word, ground)
-        if found is None:
-            if unknown:
-                continue
-            raise RefusedCommandError(
-                "E_CMD_DYNAMIC", f"where {_shown(word)} writes is only known when it runs; write the path out"
-            )
-        for text in found:
+        for text in _places(word, ground, f"where {_shown(word)} writes"):
             _check_written(text, ground)
+
+
+def _places(word: Word, ground: Ground, what: str) -> list[str]:
+    """Return every path that a word may become; refuse one that is only known when it runs.
+
+    An empty path is none: what is only made of names that are not set is no file.
+    """
+    found = texts(word, ground)
+    if found is None:
+        raise RefusedCommandError(
+            "E_CMD_DYNAMIC",
+            f"{what} is only known when it runs; write the path out, or take it from a pattern (for f in src/*.py)",
+        )
+    return found if word.known else [one for one in found if one]
 
 
 def _check_written(text: str, ground: Ground) -> None:
@@ -171,7 +231,7 @@ def _check_written(text: str, ground: Ground) -> None:
         return
     if plain.startswith(("/dev/", "/sys/", "/proc/")):
         raise RefusedCommandError("E_CMD_DEVICE", f"{text} is a device or the system's own")
-    if plain.startswith(("/tmp/", _TEMPORARY)):  # noqa: S108 - judged, not opened
+    if plain.startswith((_TMP, _TEMPORARY)):
         _check_protected(text, plain)
         return
     raise RefusedCommandError(
@@ -214,32 +274,33 @@ def moved(ground: Ground, commands: Iterable[Sequence[Word]]) -> tuple[Ground, b
                 ground,
                 away=ground.away or outside,
                 afar=ground.afar
-                or (outside and not f"{posixpath.normpath(text)}/".startswith(("/tmp/", _TEMPORARY))),  # noqa: S108
+                or (outside and not f"{posixpath.normpath(text)}/".startswith((_TMP, _TEMPORARY))),
                 unsure=ground.unsure if _PLAIN.fullmatch(text) else ground.unsure | {"PWD"},
             )
     return ground, entered
 
 
-def is_protected(path: str) -> bool:
-    """Whether a path, or what a pattern may match, is protected or in what is."""
-    return any(_is_protected(part) for part in path.split("/"))
+def check_tree(words: Iterable[Word], ground: Ground, program: str) -> None:
+    """Refuse to change all of the workspace, of which git's own files are a part."""
+    for word in words:
+        if any(inside(text, ground) == "." for text in texts(word, ground) or ()):
+            raise RefusedCommandError(
+                "E_PATH_PROTECTED",
+                f"{program} reaches git's own files below {_shown(word)}; name the folders or files",
+            )
 
 
-def _is_protected(part: str) -> bool:
-    lowered = part.lower()
-    if lowered in PROTECTED:
-        return True
-    if len(part) > _MAX_PART:
-        return part[:1] in {".", "[", "\\"}
-    # What a class matches is not read: it may be anything.
-    pattern = _CLASSES.sub("*", lowered).replace("\\", "")
-    return part[:1] in {".", "[", "\\"} and any(fnmatchcase(one, pattern) for one in PROTECTED)
-
-
-def check_protected(words: Iterable[Word], ground: Ground) -> None:
-    """Refuse what is protected, wherever it is; words whose text is only known when they run pass."""
+def check_guessed(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse what is protected where a program may write, or may not; words that are only known when they run pass."""
     for word in words:
         for text in texts(word, ground) or ():
+            _check_protected(text, inside(text, ground) or text)
+
+
+def check_changed(words: Iterable[Word], ground: Ground) -> None:
+    """Refuse to change what is protected, wherever it is."""
+    for word in words:
+        for text in _places(word, ground, f"what {_shown(word)} changes"):
             _check_protected(text, inside(text, ground) or text)
 
 
@@ -248,7 +309,7 @@ def check_pathspecs(words: Iterable[Word], ground: Ground) -> None:
     for word in words:
         for text in texts(word, ground) or ():
             _check_protected(text, inside(text, ground) or text)
-            pattern = _CLASSES.sub("*", posixpath.normpath(text).lower()).replace("\\", "")
+            pattern = widened(posixpath.normpath(text))
             if any(char in text for char in "*?[") and any(fnmatchcase(one, pattern) for one in _WITHIN):
                 raise RefusedCommandError(
                     "E_PATH_PROTECTED", f"{text} also means what is protected; name the files"

@@ -9,76 +9,12 @@ from typing import Final
 
 from policy.command_find import EFFECTS
 from policy.command_git import check_git_reading
-from policy.command_names import READ_ONLY_NAMES
+from policy.command_names import FREE, READ_ONLY_NAMES
 from policy.command_paths import Ground, check_read, check_reads
 from policy.command_values import known_names
 from policy.shell import read_script
 from policy.shell_words import Command, RefusedCommandError, Word
 
-FREE: Final = frozenset(
-    [
-        "ls",
-        "cat",
-        "head",
-        "tail",
-        "grep",
-        "egrep",
-        "fgrep",
-        "wc",
-        "pwd",
-        "echo",
-        "true",
-        "false",
-        "test",
-        "[",
-        ":",
-        "stat",
-        "du",
-        "df",
-        "basename",
-        "dirname",
-        "realpath",
-        "readlink",
-        "cut",
-        "tr",
-        "nl",
-        "tac",
-        "rev",
-        "comm",
-        "diff",
-        "cmp",
-        "column",
-        "fold",
-        "expand",
-        "unexpand",
-        "paste",
-        "join",
-        "seq",
-        "whoami",
-        "id",
-        "uname",
-        "which",
-        "type",
-        "printenv",
-        "md5sum",
-        "sha1sum",
-        "sha256sum",
-        "sha512sum",
-        "b2sum",
-        "cksum",
-        "od",
-        "hexdump",
-        "strings",
-        "jq",
-        "sleep",
-        "cd",
-        "break",
-        "continue",
-        "exit",
-        "return",
-    ]
-)
-"""Programs that read whatever they are given."""
 _LIMITED: Final = {
     "rg": (("--pre", "--hostname-bin", "--search-zip"), ("z",), None),
     "sort": (("--output", "--compress-program", "--temporary-directory", "--files0-from"), ("o", "T"), None),

@@ -15,11 +15,33 @@ from policy import command_writers as writers
 from policy.command_find import check_find
 from policy.command_git import check_git
 from policy.command_options import known, options_end
-from policy.command_paths import Ground, check_reads, check_unhidden, check_written, moved, texts
-from policy.command_reading import FREE, check_reading
-from policy.command_values import ASSIGNED, in_this_shell, known_names, settled, unwrapped
+from policy.command_paths import (
+    Ground,
+    check_guessed,
+    check_reads,
+    check_unhidden,
+    check_written,
+    moved,
+    texts,
+)
+from policy.command_printed import TAKEN
+from policy.command_reading import check_reading
+from policy.command_values import in_this_shell, known_names, settled
 from policy.shell import RESERVED, read_script
-from policy.shell_words import Command, RefusedCommandError, Script, Word, literal, opened, unreadable
+from policy.shell_words import (
+    ASSIGNED,
+    GIVEN,
+    Command,
+    RefusedCommandError,
+    Script,
+    Word,
+    literal,
+    literally,
+    one_of,
+    opened,
+    subscripted,
+    unreadable,
+)
 
 _WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 _DESCRIPTOR: Final = re.compile(r"\d+-?|-")
@@ -44,15 +66,30 @@ def check_script(text: str, ground: Ground) -> None:
         touched=None if ground.touched is None or found.touched is None else ground.touched | found.touched,
         networked=ground.networked or any(_program(one) in names.NETWORKED for one in script.commands),
     )
+    if any(writers.takes_patch(command.words) for command in script.commands):
+        _check_patches(script)
     run = in_this_shell(script, posix=ground.posix, depth=ground.depth)
-    ground, entered = moved(ground, (unwrapped(command) for _, command in run))
+    ground, entered = moved(ground, (command.unwrapped for _, command in run))
     for at, command in enumerate(script.commands):
-        words = [settled(word, found.values, script.sure, at) for word in command.words[1:]]
-        # Before the first assignment a name is what the surroundings make it, often nothing.
-        begun = {name: worth for name, worth in found.values.items() if script.first[name] <= at}
+        words = [settled(word, found.values, command.sure) for word in command.words[1:]]
+        # Before the first assignment a name is what the surroundings make it, often nothing; so it may still be after
+        # one that only some ways lead to.
+        begun = {
+            name: worth if name.removesuffix("[]") in command.sure else [*worth, literal("")]
+            for name, worth in found.values.items()
+            if script.first[name] <= at
+        }
         check_command(replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun))
     if entered:
         _check_within(text)
+
+
+def _check_patches(script: Script) -> None:
+    """Judge the patches that stand in a command line, wherever they go: what git is told otherwise is none."""
+    for command in script.commands:
+        fed = _fed(command)
+        if fed is not None and (_program(command) != "git" or writers.takes_patch(command.words)):
+            writers.check_patched(fed.text)
 
 
 def _check_within(text: str) -> None:
@@ -69,6 +106,8 @@ def check_command(command: Command, ground: Ground) -> None:
     """Refuse a simple command that may not run, with its assignments and redirections."""
     for name, value in command.assignments:
         builtins.check_name(name, value)
+        if name == "TMPDIR":
+            check_guessed([value], ground)
     for redirect in command.redirects:
         if redirect.operator in _WRITING:
             if redirect.operator == ">&" and _DESCRIPTOR.fullmatch(redirect.target.text):
@@ -77,6 +116,8 @@ def check_command(command: Command, ground: Ground) -> None:
         elif redirect.target.text.startswith(("/dev/tcp", "/dev/udp")):
             raise RefusedCommandError("E_CMD_NETWORK", f"{redirect.target.text} is a connection, not a file")
     if command.words:
+        set_for_it = GIVEN.intersection(name for name, _ in command.assignments)
+        ground = replace(ground, unsure=ground.unsure | set_for_it, piped=command.piped)
         check_words(command.words, ground, fed=_fed(command))
 
 
@@ -110,10 +151,8 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
         if name in _WRITERS:
             check_unhidden(rest, ground, name)
         rule(rest, ground)
-    if name not in FREE and name not in _RULES and name not in names.SEARCHERS and name != "ps":
+    if name not in names.FREE and name not in _RULES and name not in names.SEARCHERS and name != "ps":
         writers.check_anything(name, rest, ground)
-    if fed is not None and name in writers.PATCHING:
-        writers.check_patched(fed.text)
     if name in names.RUNNERS:
         _check_runner(name, rest, ground)
     if name in names.SEARCHERS:
@@ -146,7 +185,7 @@ def _fed(command: Command) -> Word | None:
 
 def _check_functions(script: Script) -> None:
     """Refuse functions that run themselves, by whatever way round: the only use of that in one line is to multiply."""
-    if script.functions.keys() & {"git", "pwd"}:
+    if script.functions.keys() & TAKEN:
         raise unreadable("a function has the name of what is taken at its word")
     runs: dict[str, set[str]] = {}
     for name, spans in script.functions.items():
@@ -182,10 +221,14 @@ def _check_wrapped(name: str, words: Sequence[Word], ground: Ground, fed: Word |
 def _check_env(words: Sequence[Word], ground: Ground) -> None:
     at = options_end(words, names.ENV, "env")
     while at < len(words) and (found := ASSIGNED.match(words[at].text)):
-        builtins.check_name(found[1], Word(words[at].text[found.end() :], words[at].shape[found.end() :]))
+        builtins.check_name(found[1], words[at].cut(found.end()))
         worth = texts(words[at], ground)
-        if not words[at].known and (worth is None or any(len(one.split()) > 1 for one in worth)):
+        several = any("…" in one for one in words[at].expanded or ()) or any(
+            len(one.split()) > 1 for one in worth or ()
+        )
+        if not words[at].known and (worth is None or several):
             known([words[at]], "env")
+        ground = replace(ground, unsure=ground.unsure | GIVEN.intersection({found[1]}))
         at += 1
     if at < len(words):
         check_words(words[at:], ground)
@@ -193,16 +236,32 @@ def _check_env(words: Sequence[Word], ground: Ground) -> None:
 
 def _check_xargs(words: Sequence[Word], ground: Ground) -> None:
     at = options_end(words, names.XARGS, "xargs")
-    marks = ["{}"]
+    marks = list[str]()
     for number, word in enumerate(words[:at]):
         if word.text.startswith("-I"):
             marks.extend(one.text for one in words[number + 1 : number + 2] if word.text == "-I")
             marks.append(word.text[2:])
-        elif word.text.startswith(("--replace=", "-i")):
-            marks.append(word.text.partition("=")[2] or word.text[2:])
-    filled = [opened() if any(mark and mark in one.text for mark in marks) else one for one in words[at:]]
+        elif word.text.startswith(("--replace", "-i")):
+            marks.append(word.text.partition("=")[2] or word.text.removeprefix("--replace")[2:] or "{}")
+    # What a pipe brings is one of the files that were listed, or anything.
+    named = any(one.text.startswith(("-a", "--arg-file")) for one in words[:at])
+    listed = opened() if named or ground.piped is None else one_of(ground.piped)
+    filled = [_filled(one, [mark for mark in marks if mark], listed) for one in words[at:]]
     if filled:
-        check_words([*filled, opened()], ground)
+        check_words([*filled, *([] if any(marks) else [listed])], ground)
+
+
+def _filled(word: Word, marks: Sequence[str], listed: Word) -> Word:
+    """Return a word of xargs with what it reads in the place of its marks."""
+    mark = next((mark for mark in marks if mark in word.text), "")
+    if not mark:
+        return word
+    before, _, after = word.text.partition(mark)
+    filled = Word(
+        before + listed.text + after,
+        word.shape[: len(before)] + listed.shape + word.shape[len(word.shape) - len(after) :],
+    )
+    return _filled(filled, marks, listed) if listed.known and mark not in listed.text else opened()
 
 
 def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
@@ -231,6 +290,8 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
         if at >= len(words):
             raise unreadable(f"{name} -c has no command line")
         known(words[at : at + 1], f"{name} -c")
+        if any(subscripted(literally(word)) for word in words[at + 1 :]):
+            raise unreadable(f"{name} is given a subscript that bash would expand once more")
         _check_texts([words[at]], ground, f"what {name} -c runs")
     elif at < len(words):
         if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"} and not _is_given(words[at], ground):
@@ -287,7 +348,7 @@ def _is_given(word: Word, ground: Ground) -> bool:
     found = _UNDER.match(word.text)
     if found is None or word.pattern or found[1] in ground.values or found[1] in ground.unsure:
         return False
-    return Word(word.text[found.end() :], word.shape[found.end() :]).known
+    return word.cut(found.end()).known
 
 
 def _changing_script() -> RefusedCommandError:
@@ -347,8 +408,7 @@ def _takes(option: str) -> bool:
 
 def _after_colon(word: Word) -> Word:
     """Return a program as hatch is told to run it, without the environment before it."""
-    at = word.text.find(":") + 1
-    return Word(word.text[at:], word.shape[at:])
+    return word.cut(word.text.find(":") + 1)
 
 
 def _check_run(runner: str, words: Sequence[Word], ground: Ground) -> None:

@@ -17,7 +17,7 @@ _PLAIN_PLACE: Final = re.compile(_PLACE)
 _RELATIVE: Final = re.compile(r"[+~]\d+")
 _FLAGS: Final = re.compile(r"[gpiImM\d]*")
 _LINE: Final = re.compile(r"[^\n]*")
-_LABEL: Final = re.compile(r"[^\n;}]*")
+_LABEL: Final = re.compile(r"[ \t]*[^\s;}]*")
 _TEXT: Final = re.compile(r"(?:[^\n\\]|\\.)*", re.DOTALL)
 _BRACKET: Final = re.compile(r"\^?\]?(?:\[[:.=][^\]\n]{0,32}\]|[^\]\n]){0,256}\]")
 _NUMBER: Final = re.compile(r"[ \t]*\d*")
@@ -40,19 +40,17 @@ def check_sed(words: Sequence[Word], ground: Ground) -> None:
     if any(one.text in {"-", "/dev/stdin", "/dev/fd/0"} for one in found.values("-f", "--file")):
         raise unreadable("a script of sed that it is sent is not read here")
     if found.has("-i", "--in-place"):
-        check_written(files, ground, unknown=True)
+        check_written(files, ground)
         for suffix in found.values("-i", "--in-place"):
             if "/" in suffix.text or not suffix.known:
                 raise unreadable("a suffix of copies is no plain one")
     for script in _worth(scripts, ground):
-        # Whether a delimiter in brackets ends a pattern depends on the version of sed.
-        read = [_Script(script, brackets=brackets) for brackets in (False, True)]
-        done = [one.read() for one in read]
-        if not any(done) and re.search(r"[wWe]", script):
+        read = _Script(script)
+        if not read.read() and re.search(r"[wWe]", script):
             raise unreadable("a script of sed is not read here")
-        for target in {target for one in read for target in one.targets}:
-            if target not in {"/dev/stdout", "/dev/stderr"}:
-                check_written([literal(target)], ground)
+        check_written(
+            [literal(one) for one in read.targets if one not in {"/dev/stdout", "/dev/stderr"}], ground
+        )
 
 
 def _worth(scripts: Sequence[Word], ground: Ground) -> list[str]:
@@ -75,8 +73,8 @@ def _numbered(word: Word) -> str:
 class _Script:
     """A script of sed, read as GNU sed does."""
 
-    def __init__(self, text: str, *, brackets: bool) -> None:
-        self._text, self._brackets, self._pos = text, brackets, 0
+    def __init__(self, text: str) -> None:
+        self._text, self._pos = text, 0
         self.targets: list[str] = []
         """The files that the script writes."""
 
@@ -125,7 +123,7 @@ class _Script:
         if char not in {"/", "\\"}:
             return False
         self._pos += 1
-        if not self._delimited(char if char == "/" else self._char(), brackets=self._brackets):
+        if not self._delimited(char if char == "/" else self._char(), brackets=True):
             return False
         while self._peek() in {"I", "M"}:
             self._pos += 1
@@ -163,7 +161,7 @@ class _Script:
 
     def _replaced(self, verb: str) -> bool:
         end = self._char()
-        if not end or end in "\n\\" or not self._delimited(end, brackets=self._brackets and verb == "s"):
+        if not end or end in "\n\\" or not self._delimited(end, brackets=verb == "s"):
             return False
         if not self._delimited(end, brackets=False):
             return False

@@ -10,17 +10,23 @@ from typing import Final
 
 from policy.command_names import is_unsafe
 from policy.command_options import given, known
+from policy.command_printed import listed_name
 from policy.shell import read_script
-from policy.shell_words import REVISION, Command, RefusedCommandError, Script, Word
+from policy.shell_words import (
+    ASSIGNED,
+    DECLARING,
+    GIVEN,
+    NAME,
+    REVISION,
+    Command,
+    RefusedCommandError,
+    Script,
+    Word,
+)
 
-GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
-"""Names whose values are those of the surroundings as long as a command line does not set them."""
-ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
-"""An assignment as a word of a command: its name."""
 MOVING: Final = frozenset({"cd", "pushd", "popd"})
 """Builtins that change the directory."""
 
-_DECLARING: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
 _READING: Final = {
     "read": "adinNptu",
     "mapfile": "dnOsuCc",
@@ -32,7 +38,6 @@ _READING: Final = {
 """Builtins that set the names among their words, with their options that take a value."""
 _TEXTS: Final = frozenset({"eval", "trap"})
 _OPAQUE: Final = frozenset({"eval", "source", ".", "trap"})
-_BEFORE: Final = frozenset({"builtin", "command", "--", "-p"})
 _PLAIN_FLAGS: Final = frozenset("xrgpfFt")
 """Flags of declare and its like that change no value."""
 _OWN: Final = re.compile(
@@ -40,7 +45,6 @@ _OWN: Final = re.compile(
     r"|FUNCNAME|GROUPS|PIPESTATUS|PPID|E?UID|HISTCMD|READLINE_\w+"
 )
 """Names that a shell sets by itself: what is assigned to them is not what they are worth."""
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MAX_VALUE: Final = 256
 _SETTLED: Final = re.compile(r"[\w./:@%+,=-]+", re.ASCII)
 """What stays one word, and itself, where it is expanded without quotes."""
@@ -58,19 +62,11 @@ class Known:
     """Names that something else than an assignment or a declaration sets."""
 
 
-def unwrapped(command: Command) -> tuple[Word, ...]:
-    """Return the words of a command without what only says that a builtin is meant."""
-    words = command.words
-    while words and words[0].text in _BEFORE:
-        words = words[1:]
-    return words
-
-
 def in_this_shell(script: Script, *, posix: bool, depth: int) -> Iterator[tuple[Script, Command]]:
     """Yield every command of a script, and of the texts that eval and trap run in the same shell."""
     for command in script.commands:
         yield script, command
-        words = unwrapped(command)
+        words = command.unwrapped
         if words and words[0].text in _TEXTS and all(one.known for one in words):
             operands = (
                 words[1:] if words[0].text == "eval" else [one for one in words[1:] if one.text != "--"][:1]
@@ -90,15 +86,17 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
     other, named = set[str](), set(script.named)
     for within, command in in_this_shell(script, posix=posix, depth=depth):
         touched.update(within.values)
-        words = unwrapped(command)
+        words = command.unwrapped
         first = words[0].text if words else ""
         opaque = opaque or first in _OPAQUE
         moves = moves or first in MOVING
-        sets = _sets(words, within.values, direct=words[:1] == command.words[:1])
+        listed = listed_name(command)
+        direct = words[:1] == command.words[:1]
+        sets = set[str]() if listed else _sets(words, within.values, direct=direct)
         anything = anything or sets is None
         other.update(sets or ())
-        named.update(sets or () if first not in {*_DECLARING, "unset"} else ())
-        for word in command.words:
+        named.update(sets or () if first not in {*DECLARING, "unset"} else ())
+        for word in words[1:] if first in DECLARING else ():
             found = ASSIGNED.match(word.text)
             if found is not None and found[1] in GIVEN:
                 touched.add(found[1])
@@ -113,9 +111,9 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
         values = {
             name: list(words)
             for name, words in script.values.items()
-            if all(word.known for word in words)
+            if all(word.expanded is not None for word in words)
             and name in script.first
-            and name not in other
+            and name.removesuffix("[]") not in other
             and _OWN.fullmatch(name) is None
         }
     plain = {name for name, words in script.values.items() if all(_is_plain(one) for one in words)}
@@ -133,12 +131,12 @@ def _is_plain(word: Word) -> bool:
 def _sets(words: Sequence[Word], values: Mapping[str, list[Word]], *, direct: bool) -> set[str] | None:
     """Return the names that a command sets other than by an assignment that was read, None where it may be any."""
     name, rest = (words[0].text, words[1:]) if words else ("", ())
-    if name in _DECLARING:
+    if name in DECLARING:
         return _declared(rest, _PLAIN_FLAGS | ({"n"} if name == "export" else set()), direct=direct)
     if name == "printf":
         return _printed(rest, values)
     if name == "let":
-        return {found for word in rest for found in _NAME.findall(word.text)}
+        return {found for word in rest for found in NAME.findall(word.text)}
     if name not in _READING:
         return set()
     found = given(rest, short=_READING[name])
@@ -177,7 +175,7 @@ def _declared(words: Sequence[Word], flags: AbstractSet[str], *, direct: bool) -
             if not set(word.text[1:]) <= flags and word.text != "--":
                 return None
         else:
-            found.update(_NAME.findall(word.text)[:1])
+            found.update(NAME.findall(word.text)[:1])
     return found
 
 
@@ -205,17 +203,17 @@ def unsafe(name: str) -> RefusedCommandError:
     )
 
 
-def settled(word: Word, values: Mapping[str, Sequence[Word]], sure: Mapping[str, int], at: int) -> Word:
-    """Return what a word certainly is at a command: names that are certainly set by then stand there as their values."""
+def settled(word: Word, values: Mapping[str, Sequence[Word]], sure: AbstractSet[str]) -> Word:
+    """Return what a word certainly is: names that are certainly set stand there as their values."""
     names = word.variables
     if word.known or not names:
         return word
     text, shape = word.text, word.shape
     for name in dict.fromkeys(names):
         worth = values.get(name, ())
-        if len(worth) != 1 or sure.get(name, at + 1) > at or len(worth[0].text) > _MAX_VALUE:
+        if len(worth) != 1 or name not in sure or len(worth[0].text) > _MAX_VALUE:
             return word
-        if _SETTLED.fullmatch(worth[0].text) is None:
+        if not worth[0].known or _SETTLED.fullmatch(worth[0].text) is None:
             return word
     parts: list[Word] = []
     place = 0

@@ -7,12 +7,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from policy.command_options import Given, given
-from policy.command_paths import Ground, check_protected, check_unhidden, check_written, is_protected
+from policy.command_options import given
+from policy.command_paths import (
+    Ground,
+    check_changed,
+    check_guessed,
+    check_removal,
+    check_tree,
+    check_unhidden,
+    check_written,
+)
+from policy.command_protected import is_protected
 from policy.command_sed import check_sed
 from policy.shell_words import RefusedCommandError, Word, literal
 
-_STANDARD: Final = frozenset({"-", "/dev/stdout", "/dev/stderr"})
 _OUTPUT: Final = re.compile(
     r"--?[\w-]*(?:out|dir|dest|target|prefix|temp|tmp|build|root|cwd|save|write|report|xml|log)[\w-]*"
 )
@@ -21,7 +29,8 @@ _NO_OUTPUT: Final = re.compile(r"--?[\w-]*(?:exclude|ignore|skip|omit|without|in
 _OUTPUT_SHORT: Final = re.compile(r"-[oCOdtB]")
 _MAX_OPTION: Final = 256
 _UNPACKING: Final = frozenset({"zipfile", "tarfile"})
-_PRINTED: Final = re.compile(r">\s*\"([^\"\n]+)\"")
+_PRINTED: Final = re.compile(r"\bprintf?\b(?:\"(?:[^\"\\\n]|\\.)*\"|[^;}\n\">])*>+\s*\"([^\"\n]+)\"")
+"""What a print of awk is sent to; anywhere else ``>`` compares."""
 _LEAVING_OUT: Final = re.compile(r"--?(?:x|e|exclude|extend|force-exclude|skip|ignore)")
 _IN_PLACE: Final = frozenset(
     [
@@ -92,7 +101,7 @@ _READS_ONLY: Final = frozenset(
 
 def _check(targets: Sequence[Word], ground: Ground) -> None:
     """Judge files that are written, but for the standard output."""
-    check_written([one for one in targets if one.text not in _STANDARD], ground)
+    check_written([one for one in targets if one.text != "-"], ground)
 
 
 def check_sort(words: Sequence[Word], ground: Ground) -> None:
@@ -106,7 +115,7 @@ def check_sort(words: Sequence[Word], ground: Ground) -> None:
     if found.has("--compress-program"):
         raise RefusedCommandError("E_CMD_WRAPPER", "sort --compress-program runs a program; run it itself")
     _check(found.values("-o", "--output"), ground)
-    check_protected(found.values("-T", "--temporary-directory"), ground)
+    _check(found.values("-T", "--temporary-directory"), ground)
 
 
 def check_uniq(words: Sequence[Word], ground: Ground) -> None:
@@ -160,12 +169,12 @@ def check_tar(words: Sequence[Word], ground: Ground) -> None:
     ):
         _check(archives, ground)
         if found.has("--remove-files"):
-            check_protected(found.operands, ground)
+            check_removal(found.operands, ground)
     elif found.has("-x", "--extract", "--get"):
         if found.has("-P", "--absolute-names"):
             raise RefusedCommandError("E_CMD_OUTSIDE", "tar -P extracts to wherever the archive says")
         _check([*found.values("-C", "--directory"), *found.values("--one-top-level")], ground)
-        check_protected(found.operands, ground)
+        check_guessed(found.operands, ground)
         if any(_names_protected(one.text) for one in found.values("--transform", "--xform")):
             raise RefusedCommandError("E_PATH_PROTECTED", "tar renames what it extracts to what is protected")
 
@@ -195,7 +204,7 @@ def check_unzip(words: Sequence[Word], ground: Ground) -> None:
     """Judge where unzip puts files, and which."""
     found = given(words, short="dPI")
     _check(found.values("-d"), ground)
-    check_protected(found.operands[1:], ground)
+    check_guessed(found.operands[1:], ground)
 
 
 def check_patch(words: Sequence[Word], ground: Ground) -> None:
@@ -210,12 +219,22 @@ def check_patch(words: Sequence[Word], ground: Ground) -> None:
     _check([*places, *found.operands[:1]], ground)
 
 
+def takes_patch(words: Sequence[Word]) -> bool:
+    """Whether a command changes files by a patch that it may be sent."""
+    return _TAKES_PATCH.search(" ".join(word.text for word in words)) is not None
+
+
 def check_patched(text: str) -> None:
     """Refuse a patch that stands in a command line and changes what is protected."""
     for line in text.splitlines():
         found = re.match(r"(?:\+\+\+|---|\*\*\*|Index:|rename to|copy to|diff --git)\s+(.*)", line)
         if found is not None and any(is_protected(one) for one in re.split(r"[\s\"]+", found[1])):
             raise RefusedCommandError("E_PATH_PROTECTED", f"{line[:80]} is protected: no agent writes it")
+
+
+_TAKES_PATCH: Final = re.compile(
+    r"(?<![\w.-])g?patch(?![\w.-])|(?<![\w.-])git(?:-| (?:-\S+ )*)(?:apply|am)\b"
+)
 
 
 _CURL_SHORT: Final = "AbcCdDeEFHKmoPQrtTuUwxXyYz"
@@ -275,42 +294,46 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
         if len(option) > _MAX_OPTION:
             continue
         if _OUTPUT.fullmatch(option) and not _NO_OUTPUT.fullmatch(option):
-            start = len(option) + 1
-            check_protected(
-                [Word(word.text[start:], word.shape[start:])] if equals else words[at + 1 : at + 2], ground
-            )
+            check_guessed([word.cut(len(option) + 1)] if equals else words[at + 1 : at + 2], ground)
         elif _OUTPUT_SHORT.match(word.text) and not word.text.startswith("--"):
-            glued = Word(
-                word.text[2:].removeprefix("="),
-                word.shape[len(word.text) - len(word.text[2:].removeprefix("=")) :],
-            )
-            check_protected([glued] if glued.text else words[at + 1 : at + 2], ground)
-    if name in {"awk", "gawk", "mawk"}:
+            glued = word.cut(len(word.text) - len(word.text[2:].removeprefix("=")))
+            check_guessed([glued] if glued.text else words[at + 1 : at + 2], ground)
+    if name in _AWKS:
         check_written([literal(found) for word in words for found in _PRINTED.findall(word.text)], ground)
     if name.startswith("python") and _UNPACKING.intersection(word.text for word in words):
-        check_protected(words, ground)
+        check_changed([word for word in words if not word.text.startswith("-")], ground)
     if name in _IN_PLACE and not _READS_ONLY.intersection(word.text for word in words):
-        check_protected(
-            [
-                word
-                for before, word in itertools.pairwise((Word("", ""), *words))
-                if not (word.text.startswith("-") or _LEAVING_OUT.match(before.text))
-            ],
-            ground,
-        )
-    elif name in {"perl", "ruby", "yq", "awk", "gawk"} and any(_edits(name, word.text) for word in words):
-        check_protected(_files(given(words, short="eEIlMmFxfv")), ground)
+        files = [
+            word
+            for before, word in itertools.pairwise((literal(""), *words))
+            if not (word.text.startswith("-") or _LEAVING_OUT.match(before.text))
+        ]
+        check_changed(files, ground)
+        if any(re.fullmatch(r"-[a-zA-Z]*[rR]|--recursive", word.text) for word in words):
+            check_tree(files, ground, name)
+    elif (name in _AWKS or name in {"perl", "ruby", "yq"}) and any(_edits(name, word.text) for word in words):
+        found = given(words, short="eEIlMmFxfv")
+        check_changed(found.operands if found.has("-e", "-E", "-f") else found.operands[1:], ground)
+
+
+_AWKS: Final = frozenset({"awk", "gawk", "mawk"})
+
+
+def check_pip(words: Sequence[Word], ground: Ground) -> None:
+    """Judge the folder that pip is told to install to."""
+    found = given(
+        words,
+        short="trcefi",
+        valued="--target --prefix --root --requirement --constraint --editable --index-url",
+    )
+    _check(found.values("-t", "--target", "--prefix", "--root"), ground)
 
 
 def _edits(name: str, text: str) -> bool:
     """Whether an option makes a program write over what it reads."""
-    if name in {"awk", "gawk"}:
+    if name in _AWKS:
         return text.endswith("inplace")
     return re.match(r"-(?!-)[A-Za-z0-9]*i|--in-?place", text) is not None
-
-
-def _files(found: Given) -> list[Word]:
-    return [one for one in found.operands if re.fullmatch(r"[^\s{}();]+", one.text)]
 
 
 RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
@@ -329,7 +352,6 @@ RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "gpatch": check_patch,
     "curl": check_curl,
     "wget": check_wget,
+    **dict.fromkeys(("pip", "pip3"), check_pip),
 }
 """By program: the rule for it."""
-PATCHING: Final = frozenset({"patch", "git", "gpatch"})
-"""Programs that take a patch for their input."""

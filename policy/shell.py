@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from policy.command_names import SHELLS
+from policy.command_printed import listed_name, printed
 from policy.shell_chars import Cursor
+from policy.shell_evaluated import again, check_evaluated
+from policy.shell_flow import Flow, certainly
 from policy.shell_words import (
+    ARRAY,
+    ASSIGNED,
+    DECLARING,
+    GIVEN,
+    NAME,
+    WIDE,
     Command,
     Redirect,
     RefusedCommandError,
     Script,
     Word,
+    base_name,
     braces,
     literal,
     literally,
+    one_of,
     opened,
     subscripted,
-    substitutes,
     unreadable,
 )
 
 MAX_COMMANDS: Final = 256
 """Simple commands in one text, nested ones included; more are refused, not skipped."""
 
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?\+?=")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION: Final = re.compile(r"[^\s$`'\"\\/(){}<>|&;*?\[~=-][^\s$`'\"\\/(){}<>|&;*?\[~=]*")
 _REDIRECT: Final = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|>>|>\||>&|<|>)|(&>>|&>)")
 _OPERATORS: Final = ("&&", "||", "|&", ";", "|", "&")
@@ -41,17 +49,27 @@ _LOOPS: Final = frozenset({"for", "select"})
 _MISPLACED: Final = frozenset({"coproc", "}", "esac", "in", "]]"})
 RESERVED: Final = frozenset({*_GLUE, *_LOOPS, *_MISPLACED, "{", "[[", "case", "function", "time"})
 """Words of the shell's own; one that was read as a program's name was written so that it would be."""
-_DECLARING: Final = frozenset({"declare", "local", "export", "readonly", "typeset"})
 _BASH_ONLY: Final = frozenset({"[[", "((", "select", "function"})
-_NAMING: Final = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "wait"})
-"""Builtins that set the names among their words."""
-_EVALUATING: Final = frozenset(
-    {*_DECLARING, *_NAMING, "test", "[", "let", "unset", "set", "env"} - {"printf"}
+_KEEPING: Final = frozenset(
+    {
+        *DECLARING,
+        ":",
+        ".",
+        "source",
+        "eval",
+        "exec",
+        "exit",
+        "return",
+        "set",
+        "shift",
+        "times",
+        "trap",
+        "unset",
+        "break",
+    }
+    | {"continue", "cd", "pushd", "popd"}
 )
-"""Builtins that may expand once more what stands in a subscript."""
-_TOLD: Final = re.compile(r"-\w*c\w*")
-_COUNTING: Final = frozenset({"let", "declare", "typeset", "local"})
-_BEFORE: Final = frozenset({"builtin", "command", "exec", "--", "-p"})
+"""Builtins before which an assignment lasts in some shells, or decides what the builtin does to this shell."""
 _WAITING: Final = "&&", "||", "|", "|&"
 
 
@@ -61,90 +79,36 @@ def read_script(text: str, *, posix: bool = False, depth: int = 0) -> Script:
     ``posix`` says that sh runs it: what only bash knows is refused, since sh would take it for something else.
     """
     script = Script()
-    _Reader(Cursor(text, posix=posix, depth=depth, script=script, read=_read), outermost=True).commands("")
-    _check_evaluated(script)
+    _Reader(Cursor(text, posix=posix, depth=depth, script=script, read=_read)).commands("")
+    check_evaluated(script)
     return script
 
 
-def _check_evaluated(script: Script) -> None:
-    """Refuse a text that bash may expand once more: a subscript where it reads a name or a number."""
-    script.evaluates |= any(one.words and one.words[0].text in _COUNTING for one in script.commands)
-    for command in script.commands:
-        _check_builtin(command, script)
-    for words in script.values.values():
-        for word in words:
-            _check_value(word)
-            if script.evaluates and substitutes(literally(word)):
-                raise unreadable("a value holds a command that an arithmetic expression may run")
-
-
-def _check_builtin(command: Command, script: Script) -> None:
-    words = list(command.words)
-    while words and words[0].text in _BEFORE:
-        words.pop(0)
-    name = words[0].text if words else ""
-    setting = name in _NAMING and (name != "printf" or any(one.text.startswith("-v") for one in words))
-    given = [word.text for word in words[1:]] if name in _EVALUATING else []
-    if name in script.functions or setting:
-        given = [
-            *given,
-            *(literally(word) for word in words[1:]),
-            *(word.text for word in words[1:3] if setting),
-        ]
-    if name.rpartition("/")[2] in SHELLS:
-        told = next((at for at, one in enumerate(words) if _TOLD.fullmatch(one.text)), len(words))
-        given = [literally(word) for word in words[told + 2 :]]
-    if any(subscripted(text) for text in given):
-        raise unreadable(f"{name} is given a subscript that bash would expand once more")
-    if not words or setting:
-        for redirect in command.redirects:
-            for word in (redirect.target, *redirect.body):
-                _check_value(word)
-    if script.evaluates and any(
-        subscripted(text) and substitutes(text) for text in map(literally, command.words)
-    ):
-        raise unreadable("a word holds a command that an arithmetic expression may run")
-
-
-def _check_value(word: Word) -> None:
-    if subscripted(literally(word)):
-        raise unreadable("a value has a subscript that bash would expand once more")
-
-
-def _certainly(words: Sequence[Word], assignments: Sequence[tuple[str, Word]]) -> list[str]:
-    """Return the names that a command certainly sets, to what is known, if it is not one that something may keep from it."""
-    if not words:
-        return [name for name, _ in assignments] if all(value.known for _, value in assignments) else []
-    if words[0].text not in _DECLARING or words[0].text == "local" or assignments:
-        return []
-    begun = [_ASSIGNMENT.match(word.shape) for word in words[1:]]
-    known = all(word.known for word in words)
-    return [one[1] for one in begun if one is not None] if known and all(begun) else []
-
-
-def _read(at: Cursor, closer: str) -> None:
-    _Reader(at).commands(closer)
+def _read(at: Cursor, closer: str) -> Word:
+    return printed(_Reader(at).commands(closer))
 
 
 class _Reader:
     """Reads commands at a cursor, adding each to the script."""
 
-    def __init__(self, cursor: Cursor, *, outermost: bool = False) -> None:
+    def __init__(self, cursor: Cursor) -> None:
         self.at = cursor
         self.script = cursor.script
-        self._outermost = outermost
-        self._within = 0
-        self._certain = False
-        self._set: list[str] = []
+        self._flow = Flow(self.script)
 
-    def commands(self, closer: str) -> None:
-        """Read commands up to ``closer`` (a parenthesis, a brace, the end of a case item, or the end of the text)."""
-        at = self.at
+    def commands(self, closer: str) -> Sequence[Command]:
+        """Read commands up to ``closer`` (a parenthesis, a brace, the end of a case item, or the end of the text).
+
+        Return them if they are one pipeline of simple commands.
+        """
+        at, outer, sure = self.at, self._flow, self.script.sure
+        self._flow = Flow(self.script)
         at.deeper()
-        needed, seen, operator = False, False, ""
+        needed, seen = False, False
         while True:
             at.blanks(newlines=not seen or needed)
-            self._settle()
+            # A here document stands before the command that reads it has run.
+            self._flow.settle(beside=at.pending or (at.sees("|", "&") and not at.sees("||", "&&")))
             if at.ended:
                 if closer or needed:
                     raise unreadable("the command line ends before it is complete")
@@ -152,7 +116,8 @@ class _Reader:
                 break
             if at.peek("\n"):
                 at.newline()
-                seen, operator = False, ""
+                self._flow.operator("\n")
+                seen = False
                 continue
             if closer == "esac" and at.sees(*_ITEM_ENDS):
                 if needed:
@@ -163,10 +128,10 @@ class _Reader:
                     raise unreadable("a parenthesis closes nothing")
                 at.skip(1)
                 break
-            if at.match(_REDIRECT) is None and (taken := at.takes(*_OPERATORS)):
-                operator = taken
+            if at.match(_REDIRECT) is None and (operator := at.takes(*_OPERATORS)):
                 if not seen or needed or (at.posix and operator == "|&"):
                     raise unreadable("an operator has no command before it")
+                self._flow.operator(operator)
                 needed = operator in _WAITING
                 seen = needed
                 continue
@@ -174,18 +139,11 @@ class _Reader:
                 if needed:
                     raise unreadable("an operator has no command after it")
                 break
-            self._certain = self._outermost and not (closer or self._within) and operator not in _WAITING
             self._command()
             needed, seen = False, True
         at.shallower()
-
-    def _settle(self) -> None:
-        """Note the names that a command which certainly ran has set, unless it ran beside the shell."""
-        names, self._set, at = self._set, [], self.at
-        if at.pending or (at.sees("|", "&") and not at.sees("||", "&&")):
-            return
-        for name in names:
-            self.script.sure.setdefault(name, len(self.script.commands))
+        found, self._flow, self.script.sure = self._flow.pipeline, outer, sure
+        return found
 
     def _closes(self, closer: str) -> bool:
         wanted = {"}": "}", "esac": "esac"}.get(closer, "")
@@ -196,15 +154,16 @@ class _Reader:
         if at.peek("(("):
             self._bash_only("((")
             at.arithmetic(2)
+            self._flow.compound()
         elif at.peek("("):
             at.skip(1)
             self.commands(")")
+            self._flow.compound()
         elif at.keyword("{"):
             self.commands("}")
+            self._flow.compound()
         elif (glue := at.keyword_of(_GLUE)) is not None:
-            # What closes nothing is no shell's text; nothing after it is certain.
-            self._within += {"if": 1, "while": 1, "until": 1, "fi": -1, "done": -1}.get(glue, 0)
-            self._within = self._within if self._within >= 0 else MAX_COMMANDS
+            self._flow.glue(glue)
         elif not at.posix and at.keyword("time"):
             at.blanks()
             while at.keyword("-p") or at.keyword("--"):
@@ -213,6 +172,7 @@ class _Reader:
             self._loop(kind)
         elif at.keyword("case"):
             self._case()
+            self._flow.compound()
         elif at.keyword("function"):
             self._bash_only("function")
             at.blanks()
@@ -220,6 +180,7 @@ class _Reader:
         elif at.keyword("[["):
             self._bash_only("[[")
             self._condition()
+            self._flow.compound()
         elif at.keyword_of(_MISPLACED) is not None:
             raise unreadable("a word of the shell's own stands where a command is expected")
         else:
@@ -232,27 +193,31 @@ class _Reader:
     def _loop(self, kind: str) -> None:
         at = self.at
         self._bash_only(kind)
-        self._within += 1
         at.blanks()
         if at.peek("(("):
             self._bash_only("((")
             at.arithmetic(2)
+            self._flow.glue(kind)
             return
         name = at.plain_word()
-        if _NAME.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             raise unreadable(f"{kind} has no name after it")
         self.script.named.append(name)
         at.blanks(newlines=True)
         if not at.keyword("in"):
             self.script.values.setdefault(name, []).append(opened())
+            self._flow.glue(kind)
             return
         while True:
             at.blanks()
             if at.ended or at.peek("\n") or at.peek(";"):
+                self._flow.glue(kind, name)
                 return
+            listed = at.sees("$(", "`")
             for word in braces(at.word()):
                 self.script.first.setdefault(name, len(self.script.commands))
-                self.script.values.setdefault(name, []).append(word)
+                one = one_of(word) if listed else word
+                self.script.values.setdefault(name, []).append(self._now(one))
 
     def _case(self) -> None:
         at = self.at
@@ -318,7 +283,7 @@ class _Reader:
             if at.takes("&&", "||", "(", ")", "|") or (not at.process() and at.takes("<", ">")):
                 continue
             if subscripted(at.word().text):
-                raise unreadable("[[ is given a subscript that bash would expand once more")
+                raise again("[[ is given")
 
     def _simple(self) -> None:
         at, words, assignments, redirects = self.at, list[Word](), list[tuple[str, Word]](), list[Redirect]()
@@ -338,52 +303,79 @@ class _Reader:
                     return
                 raise unreadable("a parenthesis stands within a command")
             word = at.word()
-            begins = None if words and words[0].text not in _DECLARING else _ASSIGNMENT.match(word.shape)
+            begins = None if words and words[0].text not in DECLARING else ASSIGNED.match(word.shape)
             if begins is not None:
                 value = self._value(word, begins.end())
                 value = opened() if words and "{" in value.shape else value
-                self.script.values.setdefault(begins[1], []).append(value)
                 if words:
                     words.append(word)
+                    self.script.values.setdefault(begins[1], []).append(value)
                 else:
                     assignments.append((begins[1], value))
             else:
                 if not words and "[" in word.shape and word.shape != "[":
                     raise unreadable("a program's name has a bracket")
                 made = braces(word)
-                if words and words[0].text in _DECLARING:
-                    for found in filter(None, (_ASSIGNMENT.match(one.shape) for one in made)):
+                if words and words[0].text in DECLARING:
+                    for found in filter(None, (ASSIGNED.match(one.shape) for one in made)):
                         self.script.values.setdefault(found[1], []).append(opened())
                 if not words and len(made) > 1:
                     raise unreadable("a program's name is made by braces")
                 words.extend(made)
         if not (words or assignments or redirects):
             raise unreadable("a command is expected")
-        self.script.commands.append(Command(tuple(words), tuple(assignments), tuple(redirects)))
-        if not words or words[0].text in _DECLARING:
-            begun = filter(None, (_ASSIGNMENT.match(one.shape) for one in words[1:]))
-            for name in (*(name for name, _ in assignments), *(one[1] for one in begun)):
-                self.script.first.setdefault(name, len(self.script.commands))
-        if self._certain and not redirects:
-            self._set = _certainly(words, assignments)
-        if len(self.script.commands) > MAX_COMMANDS:
+        self._add(Command(tuple(words), tuple(assignments), tuple(redirects)))
+
+    def _add(self, command: Command) -> None:
+        """Add a simple command to the script, with what it sets."""
+        script, flow = self.script, self._flow
+        command = replace(command, sure=script.sure, piped=printed(flow.brought) if flow.brought else None)
+        script.commands.append(command)
+        if len(script.commands) > MAX_COMMANDS:
             raise RefusedCommandError(
                 "E_LIMIT_COMMAND", f"more than {MAX_COMMANDS} commands in one command line"
             )
+        words, set_here = command.words, list[str]()
+        first = command.unwrapped[0].text if words else ""
+        # What stands before a program is set for that program alone.
+        if not words or first in _KEEPING or first in script.functions:
+            for name, value in command.assignments:
+                script.values.setdefault(name, []).append(value)
+        if not words or words[0].text in DECLARING:
+            begun = filter(None, (ASSIGNED.match(one.shape) for one in words[1:]))
+            set_here = [*(name for name, _ in command.assignments), *(one[1] for one in begun)]
+        sets = certainly(command, posix=self.at.posix)
+        reads = listed_name(command)
+        if reads is not None and command.piped is not None:
+            script.values.setdefault(reads, []).append(one_of(command.piped))
+            set_here = [reads]
+        for one in set_here:
+            script.first.setdefault(one, len(script.commands))
+            script.first.setdefault(f"{one}[]", len(script.commands))
+        flow.simple(command, sets, frozenset({reads} if reads else ()))
+
+    def _now(self, value: Word) -> Word:
+        """Return a value, or one of which nothing is known where it is made of names that may not be set yet."""
+        names = set(map(base_name, value.expanded or ())) - {""}
+        return value if names <= self.script.sure | GIVEN else opened()
 
     def _value(self, word: Word, start: int) -> Word:
         at = self.at
         if subscripted(literally(word)):
-            raise unreadable("an assignment has a subscript that bash would expand once more")
+            raise again("an assignment has")
         self.script.evaluates |= "[" in word.shape[:start]
-        value = opened() if word.shape[start - 2] in "+]" else Word(word.text[start:], word.shape[start:])
+        name, joined = NAME.match(word.text), word.shape[start - 2] in "+]"
+        listed = f"{name[0] if name else ''}[]"
+        value = opened() if joined else word.cut(start)
         if start == len(word.text) and at.peek("("):
-            self._array()
-            return opened()
-        return value
+            self.script.values.setdefault(listed, []).extend(self._array())
+            return opened(ARRAY)
+        if joined:
+            self.script.values.setdefault(listed, []).append(opened())
+        return self._now(value)
 
-    def _array(self) -> None:
-        at = self.at
+    def _array(self) -> list[Word]:
+        at, found = self.at, list[Word]()
         if at.posix:
             raise unreadable("an array is not known to every shell")
         at.skip(1)
@@ -393,17 +385,21 @@ class _Reader:
                 break
             if at.ended:
                 raise unreadable("an array is not closed")
-            if subscripted(f"a{literally(at.word())}"):
-                raise unreadable("an array has a subscript that bash would expand once more")
+            listed = at.sees("$(", "`")
+            word = at.word()
+            if subscripted(f"a{literally(word)}"):
+                raise again("an array has")
+            found.extend(self._now(one_of(one) if listed else one) for one in braces(word))
         if not at.ended and at.char not in " \t\n;&|)":
             raise unreadable("something follows an array without a blank")
+        return found
 
     def _redirect(self, found: re.Match[str]) -> Redirect:
         at = self.at
         operator = found[1] or found[2]
         if at.posix and (operator == "<<<" or found[2] or "{" in found[0]):
             raise unreadable(f"{found[0]} is not known to every shell")
-        if (name := _NAME.search(found[0])) is not None:
+        if (name := NAME.search(found[0])) is not None:
             self.script.named.append(name[0])
             self.script.values.setdefault(name[0], []).append(opened())
         at.skip(len(found[0]))
@@ -416,6 +412,6 @@ class _Reader:
         if operator in {">&", "<&"} and target.text.startswith("-") and target.text != "-":
             raise unreadable("something follows a closed descriptor without a blank")
         made = braces(target)
-        if len(made) > 1:
+        if len(made) > 1 or WIDE in made[0].text:
             raise unreadable("a redirection has more than one target")
         return Redirect(operator, target if operator == "<<<" else made[0])

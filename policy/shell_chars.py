@@ -9,9 +9,10 @@ from typing import Final
 
 from policy.shell_ansi import ANSI, ansi_char
 from policy.shell_words import (
+    NAME,
+    NUMBER,
     PROCESS,
     QUOTED,
-    REVISION,
     RefusedCommandError,
     Script,
     Word,
@@ -31,15 +32,7 @@ _PLAIN: Final = re.compile(r"[^ \t\n;&|()<>\\'\"$`]+")
 _PLAIN_WITHIN: Final = re.compile(r"[^$`\"'\\\n{}<>]+")
 _DELIMITER: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n$`\\]+)\"|(\\?)([A-Za-z0-9_.!%+-]+)")
 _PARAMETER: Final = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[\w@*$-]*\])?", re.ASCII)
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_ASKED: Final = re.compile(
-    r"\s*git (?:--no-pager )?(?:merge-base|rev-parse|rev-list|describe|symbolic-ref|branch --show-current)"
-    r"(?: +(?:--(?:short|verify|quiet|abbrev-ref|show-toplevel|all|tags|always|reverse|max-parents=0|abbrev=\d+"
-    r"|max-count=\d+|short=\d+)|-[nq\d] ?\d*|[\w@][\w./@{}^~-]*|'[\w@][\w./@{}^~-]*'|\"[\w@][\w./@{}^~-]*\"))*"
-    r"\s*(?:2>\s*/dev/null\s*)?",
-    re.ASCII,
-)
-"""What asks git for revisions, whose names begin with no hyphen."""
+_DEFAULT: Final = re.compile(r":-[\w./@]+\}", re.ASCII)
 _COUNTED: Final = re.compile(
     r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
 )
@@ -48,10 +41,13 @@ _LIKE_A_COMMAND: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*+\s++(?:-+\w|[\w/~.$])"
 
 
 class Cursor:
-    """A place in a text, and what is read from there; ``read`` reads the commands at a cursor up to what closes them."""
+    """A place in a text, and what is read from there.
+
+    ``read`` reads the commands at a cursor up to what closes them, and returns what they print.
+    """
 
     def __init__(
-        self, text: str, *, posix: bool, depth: int, script: Script, read: Callable[[Cursor, str], None]
+        self, text: str, *, posix: bool, depth: int, script: Script, read: Callable[[Cursor, str], Word]
     ) -> None:
         self.text, self.posix, self.depth, self.script, self._read = text, posix, depth, script, read
         self.pos = 0
@@ -296,7 +292,7 @@ class Cursor:
     def _dollar(self, *, quoted: bool) -> Word:
         if self.peek("$(("):
             self.arithmetic(3)
-            return opened()
+            return opened(NUMBER)
         if self.peek("$("):
             self.pos += 2
             return self._substitution(")")
@@ -309,13 +305,13 @@ class Cursor:
             if self.posix:
                 raise unreadable("a dollar before a quote is not known to every shell")
             return self._ansi() if self.char == "'" else self._double()
-        name = self.match(_NAME)
+        name = self.match(NAME)
         if name is not None:
             self.pos = name.end()
             return opened(f"${{{name[0]}}}")
         if self.char and self.char in "0123456789@*#?$!-":
             self.pos += 1
-            return opened()
+            return opened(NUMBER if self.text[self.pos - 1] in "#?$" else "${…}")
         return literal("$")
 
     def _parameter(self, *, quoted: bool) -> Word:
@@ -329,14 +325,19 @@ class Cursor:
             self.script.evaluates = True
         if self.text.startswith("}", found.end()):
             self.pos = found.end() + 1
-            plain = not found[1] and not found[3] and _NAME.fullmatch(found[2])
-            return opened(f"${{{found[2]}}}" if plain else "${…}")
+            plain = not found[1] and not found[3] and NAME.fullmatch(found[2])
+            counted = found[1] == "#"
+            whole = not found[1] and found[3] in {"[@]", "[*]"}
+            name = f"${{{found[2]}[]}}" if whole else f"${{{found[2]}}}"
+            return opened(name if plain or whole else NUMBER if counted else "${…}")
         self.pos = found.end()
         if self.peek("@"):
             raise unreadable("an expansion transforms its value")
         if self.sees("=", ":="):
             self.script.values.setdefault(found[2], []).append(opened())
             self.script.named.append(found[2])
+        part = self._part(found)
+        default = self.takes(":-") if self.match(_DEFAULT) else ""
         inner, index = list[Word](), self.peek("[")
         self.script.evaluates |= index or (self.peek(":") and not self.sees(":-", ":=", ":?", ":+"))
         self.deeper()
@@ -357,21 +358,25 @@ class Cursor:
         text = literally(_joined(inner))
         if substitutes(text) or subscripted(text) or (index and "$" in text):
             raise unreadable("an expansion holds what bash would expand once more")
-        return opened()
+        return opened(f"${{{found[2]}:-{text}}}" if default else part)
+
+    def _part(self, found: re.Match[str]) -> str:
+        """Return the text for a part of a value: what is left of it without its end or its beginning."""
+        if found[1] or found[3] or not NAME.fullmatch(found[2]):
+            return "${…}"
+        if self.peek("##*/}"):
+            return f"${{{found[2]}/}}"
+        return f"${{{found[2]}{self.char}}}" if self.sees("%", "#") else "${…}"
 
     def _substitution(self, closer: str) -> Word:
-        start = self.pos
         outer, self._pending = self._pending, []
         frozen = bool(outer)
         self._frozen += frozen
-        self._read(self, closer)
+        word = self._read(self, closer)
         self.finish()
         self._pending = outer
         self._frozen -= frozen
-        asked = _ASKED.fullmatch(self.text, start, self.pos - len(closer))
-        if self.text[start : self.pos - len(closer)].strip() == "pwd":
-            return opened("${PWD}")
-        return opened() if asked is None else opened(REVISION)
+        return word
 
     def _backtick(self, *, quoted: bool) -> Word:
         inner: list[str] = []
@@ -385,8 +390,7 @@ class Cursor:
                 self.pos += 1
             inner.append(self.char)
             self.pos += 1
-        self._read(self._within_text("".join(inner)), "")
-        return opened()
+        return self._read(self._within_text("".join(inner)), "")
 
     def _ansi(self) -> Word:
         self.pos += 1

@@ -12,7 +12,19 @@ QUOTED: Final = '"'
 OPENED: Final = "$"
 """Stands in a word's shape for a character that an expansion will replace."""
 
+NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""The name of a variable."""
+ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
+"""How an assignment begins: its name."""
+DECLARING: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
+"""Builtins whose words are assignments."""
+GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
+"""Names whose values are those of the surroundings as long as a command line does not set them."""
+_BEFORE: Final = frozenset({"builtin", "command", "--", "-p"})
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_EXPANDED: Final = re.compile(
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*(?:\[\])?[%#/]?|[A-Za-z_][A-Za-z0-9_]*:-[\w./@]+|[a-z]+…)\}"
+)
 _MAX_ALTERNATIVES: Final = 64
 _MAX_SEQUENCE: Final = 512
 _SEQUENCE: Final = re.compile(
@@ -24,10 +36,18 @@ _MAYBE_SEQUENCE: Final = re.compile(
 )
 _SUBSCRIPT: Final = re.compile(r"[\w}]\[[^\]]*[$`]")
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
-WIDE: Final = "{…..…}"
+WIDE: Final = "${count…}"
 """Stands in a word for a sequence that is too long to be written out."""
 REVISION: Final = "${git…}"
 """The text of what git says of a revision: a word that begins with no hyphen, or nothing."""
+NUMBER: Final = "${number…}"
+"""The text of a number or a date: never empty, one part of a path, not hidden."""
+FILES: Final = "${files…}"
+"""The text of names of files of the workspace that are not protected, as a program that lists them prints them."""
+CHOSEN: Final = "${chosen…}"
+"""The same of files that are picked out by their names."""
+ARRAY: Final = "${array…}"
+"""The text of the value of an array: what is in it is known by another name."""
 PROCESS: Final = "<(…)"
 """The text of a word that is a process substitution."""
 
@@ -50,7 +70,9 @@ def unreadable(what: str) -> RefusedCommandError:
 class Word:
     """One word after its quotes are gone: ``text``, and per character in ``shape`` whether it was quoted or expands.
 
-    An expansion of a plain name stands in ``text`` as ``${name}``, any other as ``${…}``.
+    An expansion of a plain name stands in ``text`` as ``${name}``; of its first part as ``${name%}``, of its last one as
+    ``${name#}``, of the last part of a path as ``${name/}``; with a default as ``${name:-default}``; of an array as
+    ``${name[]}``; any other as ``${…}``.
     """
 
     text: str
@@ -74,6 +96,16 @@ class Word:
         opened = "".join(char for char, kind in zip(self.text, self.shape, strict=True) if kind == OPENED)
         return None if _VARIABLE.sub("", opened) else tuple(_VARIABLE.findall(opened))
 
+    @property
+    def expanded(self) -> tuple[str, ...] | None:
+        """What the word expands, parts of names and what programs print included; None when it is nothing known."""
+        opened = "".join(char for char, kind in zip(self.text, self.shape, strict=True) if kind == OPENED)
+        return None if _EXPANDED.sub("", opened) else tuple(_EXPANDED.findall(opened))
+
+    def cut(self, start: int, end: int | None = None) -> Word:
+        """Return a part of the word."""
+        return Word(self.text[start:end], self.shape[start:end])
+
 
 def literal(text: str) -> Word:
     """Return the word that is exactly this text."""
@@ -96,11 +128,24 @@ class Redirect:
 
 @dataclass(frozen=True)
 class Command:
-    """One simple command as it stands in a text, wherever it was nested."""
+    """One simple command as it stands in a text, wherever it was nested.
+
+    ``sure`` are the names that certainly have been set when it runs, ``piped`` is what a pipe brings it, if known.
+    """
 
     words: tuple[Word, ...]
     assignments: tuple[tuple[str, Word], ...] = ()
     redirects: tuple[Redirect, ...] = ()
+    sure: frozenset[str] = frozenset()
+    piped: Word | None = None
+
+    @property
+    def unwrapped(self) -> tuple[Word, ...]:
+        """Its words without what only says that a builtin is meant."""
+        words = self.words
+        while words and words[0].text in _BEFORE:
+            words = words[1:]
+        return words
 
 
 @dataclass
@@ -114,10 +159,21 @@ class Script:
     """Names that something else than an assignment sets: a loop, ``read``, ``${x:=y}``."""
     first: dict[str, int] = field(default_factory=dict)
     """From which command on a name may have been set by an assignment that lasts: how many commands stand before that."""
-    sure: dict[str, int] = field(default_factory=dict)
-    """From which command on a name certainly has been set: how many commands stand before that point."""
+    sure: frozenset[str] = frozenset()
+    """The names that certainly have been set at the place that is read."""
     evaluates: bool = False
     """Whether something in the text evaluates values as arithmetic."""
+
+
+def one_of(word: Word) -> Word:
+    """Return what stands for one of the files that a program lists, each a word of its own."""
+    return {FILES: Word("*", "*"), CHOSEN: Word("*found", "*found")}.get(word.text, word)
+
+
+def base_name(expansion: str) -> str:
+    """Return the name that an expansion takes its value from, the empty string if that is none."""
+    found = NAME.match(expansion)
+    return "" if found is None or "…" in expansion else found[0]
 
 
 def literally(word: Word) -> str:

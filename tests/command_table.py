@@ -650,7 +650,6 @@ ALLOWED: Final = (
     "rm -rf node_modules/.cache",
     "mkdir -p a/b/c",
     "mkdir -p {a,b}/c",
-    'mkdir -p "$d"',
     "mv a b",
     "cp -r a b",
     "cp -r ../x y",

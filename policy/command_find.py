@@ -54,7 +54,7 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     _check_chosen(words, expression)
     if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"find does more than {_MAX_EFFECTS} things at once")
-    if "-delete" in expression or "-exec" in expression or _BESIDE.intersection(expression):
+    if "-delete" in expression or _RUNNING.intersection(expression):
         starts = [*starts, *_reached(starts, expression, ground)]
     for at, word in enumerate(words):
         if word.text in _RUNNING:

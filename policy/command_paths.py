@@ -192,6 +192,11 @@ def check_removal(words: Iterable[Word], ground: Ground) -> None:
                 )
 
 
+def check_outputs(targets: Iterable[Word], ground: Ground) -> None:
+    """Judge files that options name for what is written, ``-`` being the standard output."""
+    check_written([one for one in targets if one.text != "-"], ground)
+
+
 def _is_temporary(text: str) -> bool:
     """Whether a path is a named thing in the folder for temporary files."""
     plain = posixpath.normpath(text)

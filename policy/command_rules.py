@@ -26,6 +26,7 @@ from policy.command_paths import (
 )
 from policy.command_printed import TAKEN
 from policy.command_reading import check_reading
+from policy.command_runners import check_runner, check_searcher
 from policy.command_values import in_this_shell, known_names, settled
 from policy.shell import RESERVED, read_script
 from policy.shell_words import (
@@ -154,9 +155,9 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     if name not in names.FREE and name not in _RULES and name not in names.SEARCHERS and name != "ps":
         writers.check_anything(name, rest, ground)
     if name in names.RUNNERS:
-        _check_runner(name, rest, ground)
+        check_runner(name, rest, ground, check_words, _has_rules)
     if name in names.SEARCHERS:
-        _check_searcher(name, rest, ground)
+        check_searcher(name, rest, ground, check_words)
     if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
         _check_interpreter(name, rest, ground, fed)
     if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
@@ -369,104 +370,6 @@ def _is_stream(text: str, ground: Ground) -> bool:
     )
 
 
-_OWN_COMMANDS: Final = frozenset({"install", "link"})
-"""What runners do themselves, by a name that programs with a rule have too."""
-
-
-def _check_runner(runner: str, words: Sequence[Word], ground: Ground) -> None:
-    """Judge the words of a runner: the program that it runs, and those from the first one on that has rules."""
-    if runner == "hatch":
-        words = [_after_colon(word) for word in words]
-    _check_run(runner, words, ground)
-    mark, after = {"mise": ("--", 1), "direnv": ("exec", 2)}.get(runner, ("", 0))
-    ends = next((at + after for at, word in enumerate(words) if word.text == mark), 0)
-    for at, word in enumerate(words):
-        name = posixpath.basename(word.text)
-        if word.text in names.RUNNERS_RUN or name in {".", "source"}:
-            continue
-        judged = (
-            name in _RULES
-            or name in names.SHELLS
-            or name in names.WRAPPERS
-            or name in names.INTERPRETERS
-            or name.startswith(_GIT)
-        )
-        told = at > 0 and words[at - 1].text in {"run", "exec", "--", "x"}
-        runs_first = at == 0 and runner in names.RUNNERS_DIRECT
-        if name in _OWN_COMMANDS and not told and not runs_first:
-            continue
-        if judged or (told and names.refused(name) is not None):
-            check_words(words[at:], ground)
-            if at >= ends and not _takes(words[at - 1].text if at else ""):
-                return
-
-
-def _takes(option: str) -> bool:
-    """Whether a word after this one may be its value rather than the program that a runner runs."""
-    return option.startswith("-") and "=" not in option and option not in names.RUNNERS_PLAIN
-
-
-def _after_colon(word: Word) -> Word:
-    """Return a program as hatch is told to run it, without the environment before it."""
-    return word.cut(word.text.find(":") + 1)
-
-
-def _check_run(runner: str, words: Sequence[Word], ground: Ground) -> None:
-    """Refuse what no agent runs where a runner may take it for the program to run."""
-    running = runner in names.RUNNERS_DIRECT
-    skipped = runner != "direnv"
-    for at, word in enumerate(words):
-        known([word], runner)
-        if word.text.startswith("-"):
-            _check_call(runner, words[at : at + 2], ground)
-            continue
-        if word.text in names.RUNNERS_RUN:
-            running = True
-            continue
-        name = posixpath.basename(word.text)
-        found = names.refused(name) or names.refused(name.partition("@")[0])
-        if found is not None and (running or name not in names.RUNNERS_OWN):
-            raise RefusedCommandError(found[0], f"{name} {found[1]}")
-        if _takes(words[at - 1].text if at else ""):
-            continue
-        if running and not skipped:
-            skipped = True
-        elif runner != "mise":
-            return
-
-
-def _check_call(runner: str, words: Sequence[Word], ground: Ground) -> None:
-    """Judge the text that npm and its like are told to give to a shell."""
-    option, given, value = words[0].text.partition("=")
-    if runner in {"npx", "npm", "pnpm"} and option in {"-c", "--call", "--shell-mode"}:
-        known(words[1:], runner)
-        _check_texts([literal(value)] if given else words[1:], ground, f"what {runner} -c runs")
-
-
-def _told_to_run(option: str) -> str:
-    """Return the option of fd that runs a program where a cluster of short options holds it, else what was given."""
-    found = re.match(r"-(?!-)[^xXetdESCcjo]*([xX])", option)
-    return option if found is None or found.end() < len(option) else f"-{found[1]}"
-
-
-def _check_searcher(name: str, words: Sequence[Word], ground: Ground) -> None:
-    """Judge the program that a search is told to run on what it finds."""
-    for at, word in enumerate(words):
-        if word.shape[:1] == "$":
-            found = texts(word, ground)
-            unknown = found is None and name != "rg"
-            if unknown or any(one.startswith("-") for one in found or ()):
-                known([word], name)
-        option, given, value = word.text.partition("=")
-        option = option if name == "rg" else _told_to_run(option)
-        if option in names.SEARCHERS_RUN or re.match(names.SEARCHERS_CLUSTER[name == "rg"], option):
-            command = [literal(value)] if given else list(words[at + 1 :])
-            if not command or (not given and option not in names.SEARCHERS_RUN):
-                raise unreadable(f"a search has the option {word.text}, which is not read here")
-            check_words([opened() if "{" in one.text else one for one in command] + [opened()], ground)
-            return
-
-
 def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
     for word in (*words, *([fed] if fed else ())):
         if names.EMBEDDED.search(word.text):
@@ -479,6 +382,16 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
     said = name in names.SAID_FIRST or any(word.text in names.SAID_OPTIONS for word in words)
     if ground.networked and silent and fed is None and not said:
         raise _sent(name)
+
+
+def _has_rules(name: str) -> bool:
+    return (
+        name in _RULES
+        or name in names.SHELLS
+        or name in names.WRAPPERS
+        or name in names.INTERPRETERS
+        or name.startswith(_GIT)
+    )
 
 
 def _check_found(words: Sequence[Word], ground: Ground) -> None:

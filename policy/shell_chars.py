@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from policy.shell_ansi import ANSI, ansi_char
+from policy.shell_parameters import DEFAULT, PARAMETER, part_of, whole
 from policy.shell_words import (
     NAME,
     NUMBER,
@@ -31,8 +32,6 @@ _BREAKS: Final = " \t\n;&|()<>"
 _PLAIN: Final = re.compile(r"[^ \t\n;&|()<>\\'\"$`]+")
 _PLAIN_WITHIN: Final = re.compile(r"[^$`\"'\\\n{}<>]+")
 _DELIMITER: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n$`\\]+)\"|(\\?)([A-Za-z0-9_.!%+-]+)")
-_PARAMETER: Final = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[\w@*$-]*\])?", re.ASCII)
-_DEFAULT: Final = re.compile(r":-[\w./@]+\}", re.ASCII)
 _COUNTED: Final = re.compile(
     r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
 )
@@ -316,7 +315,7 @@ class Cursor:
 
     def _parameter(self, *, quoted: bool) -> Word:
         self.pos += 2
-        found = self.match(_PARAMETER)
+        found = self.match(PARAMETER)
         if found is None:
             raise unreadable("an expansion is written in an odd way")
         if found[1] == "!" and not (found[3] in {"[@]", "[*]"} and self.text.startswith("}", found.end())):
@@ -325,19 +324,15 @@ class Cursor:
             self.script.evaluates = True
         if self.text.startswith("}", found.end()):
             self.pos = found.end() + 1
-            plain = not found[1] and not found[3] and NAME.fullmatch(found[2])
-            counted = found[1] == "#"
-            whole = not found[1] and found[3] in {"[@]", "[*]"}
-            name = f"${{{found[2]}[]}}" if whole else f"${{{found[2]}}}"
-            return opened(name if plain or whole else NUMBER if counted else "${…}")
+            return opened(whole(found))
         self.pos = found.end()
         if self.peek("@"):
             raise unreadable("an expansion transforms its value")
         if self.sees("=", ":="):
             self.script.values.setdefault(found[2], []).append(opened())
             self.script.named.append(found[2])
-        part = self._part(found)
-        default = self.takes(":-") if self.match(_DEFAULT) else ""
+        part = part_of(found, self.text[self.pos : self.pos + len("##*/}")])
+        default = self.takes(":-") if self.match(DEFAULT) else ""
         inner, index = list[Word](), self.peek("[")
         self.script.evaluates |= index or (self.peek(":") and not self.sees(":-", ":=", ":?", ":+"))
         self.deeper()
@@ -359,14 +354,6 @@ class Cursor:
         if substitutes(text) or subscripted(text) or (index and "$" in text):
             raise unreadable("an expansion holds what bash would expand once more")
         return opened(f"${{{found[2]}:-{text}}}" if default else part)
-
-    def _part(self, found: re.Match[str]) -> str:
-        """Return the text for a part of a value: what is left of it without its end or its beginning."""
-        if found[1] or found[3] or not NAME.fullmatch(found[2]):
-            return "${…}"
-        if self.peek("##*/}"):
-            return f"${{{found[2]}/}}"
-        return f"${{{found[2]}{self.char}}}" if self.sees("%", "#") else "${…}"
 
     def _substitution(self, closer: str) -> Word:
         outer, self._pending = self._pending, []

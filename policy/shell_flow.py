@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from policy.shell_words import ASSIGNED, DECLARING, Command, Script, Word, unreadable
+from policy.shell_words import ASSIGNED, DECLARING, Command, Script, unreadable
 
 _CLOSED_BY: Final = {"fi": ("if",), "done": ("while", "until", "for", "select")}
 _EVERYWHERE: Final = frozenset({"export", "readonly"})

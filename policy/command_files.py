@@ -17,7 +17,7 @@ from policy.command_paths import (
     texts,
 )
 from policy.command_protected import is_protected
-from policy.shell_words import RefusedCommandError, Word, literal, unreadable
+from policy.shell_words import RefusedCommandError, Word, literal, literally, unreadable
 
 _OPEN_TO_ALL: Final = re.compile(r"0*[0-7]*[2367]|(?:[ugoa]*[oa][ugoa]*|)[+=][rXstx]*w\w*|[^,]*s")
 _MAX_MODE: Final = 60
@@ -224,7 +224,7 @@ _RSYNC_VALUED: Final = (
 def check_rsync(words: Sequence[Word], ground: Ground) -> None:
     """Judge a copy of a tree: not to or from another machine, removing only what may go."""
     found = given(words, short=_RSYNC_SHORT, valued=_RSYNC_VALUED)
-    if any(re.match(r"[^/]*:", one.text) for one in found.operands):
+    if any(re.match(r"[^/]*:", literally(one)) for one in found.operands):
         raise RefusedCommandError("E_CMD_NETWORK", "rsync opens a way to another machine")
     if found.has("--daemon"):
         raise RefusedCommandError("E_CMD_OUTLIVES", "rsync --daemon lives longer than the run")

@@ -184,7 +184,8 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
     elif name == "mv":
         check_written(named_files(rest), ground)
     elif name in _LISTING and not _asks(name, rest):
-        first = rest[0].text if rest else ""
+        told = [word for word in rest if name != "config" or word.text not in _SCOPES]
+        first = told[0].text if told else ""
         silent = name == "remote" and first.startswith("-") and len(rest) > 1
         if silent or (first not in _LISTING[name] and (rest or name in {"config", "bundle"})):
             code = (

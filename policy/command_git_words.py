@@ -63,7 +63,7 @@ def _is_plain(word: Word, ground: Ground) -> bool:
     if first.text == REVISION:
         return True
     if first.expanded is None or any(
-        one[-1] in "#/" or ("…" in one and one != NUMBER[2:-1]) for one in first.expanded
+        one[-1] in "#/^" or ("…" in one and one != NUMBER[2:-1]) for one in first.expanded
     ):
         return False
     names = set(map(base_name, first.expanded))

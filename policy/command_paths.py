@@ -145,7 +145,7 @@ def _worth(name: str, ground: Ground, depth: int) -> list[str] | None:
     """Return every text that an expansion may stand for."""
     if "…" in name:
         return _PRINTED.get(f"${{{name}}}")
-    part = name[-1] if name[-1] in "%#/" else ""
+    part = name[-1] if name[-1] in "%#/^" else ""
     found: list[str] = []
     for value in ground.values.get(name.removesuffix(part), ()):
         worth = texts(value, ground, depth=depth + 1)
@@ -160,7 +160,9 @@ def _worth(name: str, ground: Ground, depth: int) -> list[str] | None:
 
 
 def _parts(text: str, part: str) -> list[str] | None:
-    """Return what may be left of a text without its end (``%``), its beginning (``#``), or its folders (``/``)."""
+    """Return what may be left of a text without its end (``%``), its beginning (``#``), its folders (``/``), or its name (``^``)."""
+    if part == "^":
+        return [posixpath.dirname(text.rstrip("/")) or "."]
     last = text.rpartition("/")[2]
     if part == "/":
         return ["*", ""] if is_plain(last) or not last else [last]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from policy.command_found import narrow, spares_git, starts
+from policy.command_found import chooses_protected, narrow, spares_git, starts
 from policy.command_options import Given, given
 from policy.command_protected import is_plain
 from policy.shell_words import (
@@ -144,7 +144,7 @@ def _dirname(words: Sequence[Word]) -> Word:
     if path.known or (cut > 0 and path.cut(cut).known and not path.pattern):
         return path.cut(0, cut) if cut > 0 else literal("/" if cut == 0 else ".")
     named = path.variables or ()
-    return opened(f"${{{named[0]}%}}") if path.text == f"${{{''.join(named)}}}" else _UNKNOWN
+    return opened(f"${{{named[0]}^}}") if path.text == f"${{{''.join(named)}}}" else _UNKNOWN
 
 
 def _basename(words: Sequence[Word]) -> Word:
@@ -306,6 +306,7 @@ def _find(words: Sequence[Word]) -> Word:
     whole = not folders or any(one.text in {".", "./"} for one in folders)
     folders = [one for one in folders if one.text not in {".", "./"}]
     odd = any(re.match(r"-(?:exec|ok|f?print[f]|fls|ls|delete|files0|L|follow)", one) for one in texts)
+    odd = odd or (chooses_protected(tests) and "-prune" not in tests)
     if odd or not _within(folders) or (whole and not spares_git(tests)):
         return _UNKNOWN
     unknown = [one.text for one in words[begins:] if not one.known]

@@ -23,7 +23,7 @@ GIVEN: Final = frozenset({"HOME", "PWD", "TMPDIR", "OLDPWD"})
 _BEFORE: Final = frozenset({"builtin", "command", "--", "-p"})
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _EXPANDED: Final = re.compile(
-    r"\$\{([A-Za-z_][A-Za-z0-9_]*(?:\[\])?[%#/]?|[A-Za-z_][A-Za-z0-9_]*:-[\w./@]+|[a-z]+…)\}"
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*(?:\[\])?[%#/^]?|[A-Za-z_][A-Za-z0-9_]*:-[\w./@]+|[a-z]+…)\}"
 )
 _MAX_ALTERNATIVES: Final = 64
 _MAX_SEQUENCE: Final = 512
@@ -71,7 +71,7 @@ class Word:
     """One word after its quotes are gone: ``text``, and per character in ``shape`` whether it was quoted or expands.
 
     An expansion of a plain name stands in ``text`` as ``${name}``; of its first part as ``${name%}``, of its last one as
-    ``${name#}``, of the last part of a path as ``${name/}``; with a default as ``${name:-default}``; of an array as
+    ``${name#}``, of the last part of a path as ``${name/}``, of its folder as ``${name^}``; with a default as ``${name:-default}``; of an array as
     ``${name[]}``; any other as ``${…}``.
     """
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from command_table import WORKSPACE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from policy.commands import ALLOWED, judge
+from policy.commands import ALLOWED, judge, judge_argv
 
 PROTECTED = (
     # Copies, moves and links.
@@ -164,6 +168,21 @@ PROTECTED = (
     "pytest --basetemp=.git",
     "awk '{print > \".git/config\"}' x",
     "awk '{print >>\".git/config\"}' x",
+    'awk \'{print $1, "a;b" > ".git/config"}\' x',
+    'awk \'{printf("%s", $1) > ".git/config"}\' x',
+    "sed 'b x w .git/config' x",
+    "sed ': a w .git/config' x",
+    "sed 's/[/b/w .git/config' x",
+    "ln -st .git/hooks x",
+    "ln -t .git/hooks x",
+    "cat <<A | git apply\n+++ b/.git/config\nA",
+    "env git apply <<A\n+++ b/.git/config\nA",
+    "bash -c 'git apply' <<A\n+++ b/.git/config\nA",
+    "{ git apply; } <<A\n+++ b/.git/config\nA",
+    "timeout 5 git -P am <<A\n+++ b/.git/config\nA",
+    "TMPDIR=.git mktemp",
+    "python3 -m zipfile -e a.zip .git",
+    "rm -rf /tmp/x/.git",
     "python3 -m zipfile -e a.zip .git",
 )
 OTHERS = {
@@ -171,6 +190,11 @@ OTHERS = {
         "cp x /etc/y -S ~",
         "install -d /etc/x",
         "ln -s / x",
+        "ln -rs .. src/y",
+        "ln -st /etc x",
+        "cd /etc && ln -s /tmp/x",
+        "mv /tmp/x /etc/y",
+        "awk '{print > \"/etc/x\"}' x",
         "ln -s .. x",
         "ln -s ~ x",
         "ln -s ../../x src/y",
@@ -273,6 +297,22 @@ HONEST = (
     "sed -n '$=' a",
     "sed 5q a",
     "sed 's/a/b/;w /dev/stdout' a",
+    "sed 's/[/]w/x/' a",
+    "sed 's/[/]b/exec/' a",
+    "sed 's/a[/]b/w/' a",
+    "sed -n '/[/]w/p' a",
+    "sed -n '/[^/]e/p' a",
+    "awk '$1 > 3' a",
+    "awk '$1 > \"/etc\"' a",
+    "awk '$0 > \".git\" {print $1; x = 1}' a",
+    "awk '{ if ($2 > \"/\") print }' a",
+    "awk '{print \"a > b\"}' a",
+    'awk \'{print $1, "a;b" > "out.txt"}\' a',
+    "rm -f /tmp/x",
+    "rm -rf /tmp/x/y /tmp/*.log",
+    "mv /tmp/x a",
+    "ln -st src ../../a/b -r",
+    "ln -s /tmp/x",
     "sort -u a -o a",
     "x=-u; sort $x a",
     "for x in -v -q; do pytest $x; done",
@@ -390,3 +430,66 @@ def test_a_long_word_is_judged_within_bounds(before: str) -> None:
         "1,",
     ):
         assert judge(f"{before}{part * 20_000}{after}").code != "E_CMD_JUDGE"
+
+
+SCRIPT_PARTS = (
+    *(
+        "w .env",
+        "W .env",
+        "w .env",
+        "s",
+        "s/",
+        "/",
+        "/",
+        "[",
+        "]",
+        "[/]",
+        "[^/]",
+        "[]",
+        "[^]",
+        "[\\]",
+        "[:alpha:]",
+        "[.",
+        ".]",
+    ),
+    *(
+        "\\",
+        "\\/",
+        "\\n",
+        "\\[",
+        "\n",
+        ";",
+        "{",
+        "}",
+        "p",
+        "/p",
+        "g",
+        "1",
+        "$",
+        ",",
+        "!",
+        "y",
+        "a\\\n",
+        "i x",
+        "b",
+        "t",
+        ":a",
+    ),
+    *("I", "n", "0", "~", "+", " ", "#", "s,", "s|", "|", "^", "e"),
+)
+
+
+@given(parts=st.lists(st.sampled_from(SCRIPT_PARTS), min_size=2, max_size=9))
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_allowed_script_of_sed_writes_what_is_protected(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
+) -> None:
+    script = "".join(parts)
+    if ".env" not in script or judge_argv(["sed", "-n", script, "in"], workspace=WORKSPACE) != ALLOWED:
+        return
+    folder = tmp_path_factory.mktemp("sed")
+    (folder / "in").write_text("a/b\n[x]\n]\n/w\n")
+    subprocess.run(
+        ["sed", "-n", script, "in"], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    assert not (folder / ".env").exists(), script

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from policy.command_found import NAMING, chooses_protected, is_global, narrow, spares_git
+from policy.command_found import NAMING, chooses_protected, is_global, narrow, spares_git, widest
 from policy.command_found import starts as expression_start
 from policy.command_names import FREE
 from policy.command_paths import Ground, check_written, inside, texts
@@ -55,7 +55,7 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"find does more than {_MAX_EFFECTS} things at once")
     if "-delete" in expression or _RUNNING.intersection(expression):
-        starts = [*starts, *_reached(starts, expression, ground)]
+        starts = [*starts, *_reached(starts, [_wide(word, ground) for word in words], ground)]
     for at, word in enumerate(words):
         if word.text in _RUNNING:
             command = _command(words, at)
@@ -78,6 +78,12 @@ def _reached(starts: Sequence[Word], expression: Sequence[str], ground: Ground) 
     """Return where find also looks: in git's own files, where it begins above them and does not pass them by."""
     whole = any(inside(text, ground) == "." for start in starts for text in texts(start, ground) or ())
     return [literal(_GITS_OWN)] if whole and not spares_git(expression) else []
+
+
+def _wide(word: Word, ground: Ground) -> str:
+    """Return what a word is, or a pattern for all that it may be."""
+    worth = texts(word, ground) or ()
+    return worth[0] if len(worth) == 1 else widest(word)
 
 
 def _check_run(words: Sequence[Word], ground: Ground, check: Check, start: Word) -> None:

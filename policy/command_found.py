@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from policy.command_protected import is_protected, widened
+from policy.shell_words import OPENED, Word
 
 NAMING: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex"})
 """Tests that pick out files by their names."""
@@ -21,6 +22,15 @@ def starts(texts: Sequence[str]) -> int:
     return next(
         (at for at, one in enumerate(texts) if one.startswith(("-", "(", "!")) and not is_global(one)),
         len(texts),
+    )
+
+
+def widest(word: Word) -> str:
+    """Return the text of a word with a pattern for what is only known when it runs."""
+    return re.sub(
+        r"\*+",
+        "*",
+        "".join("*" if kind == OPENED else char for char, kind in zip(word.text, word.shape, strict=True)),
     )
 
 

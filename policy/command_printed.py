@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from policy.command_found import chooses_protected, narrow, spares_git, starts
+from policy.command_found import chooses_protected, narrow, spares_git, starts, widest
 from policy.command_options import Given, given
 from policy.command_protected import is_plain
 from policy.shell_words import (
@@ -90,7 +90,7 @@ def printed(pipeline: Sequence[Command]) -> Word:
     first, *filters = pipeline
     name, words = _called(first)
     if filters and _called(filters[-1])[0] == "wc":
-        return opened(NUMBER) if all(one.text.startswith("-") for one in filters[-1].words[1:]) else _UNKNOWN
+        return _wc(filters[-1].words[1:])
     found = _PRINTS[name](words) if name in _PRINTS else _UNKNOWN
     if not filters or found.text == _UNKNOWN.text:
         return found
@@ -192,7 +192,8 @@ def _number(words: Sequence[Word]) -> Word:
 
 
 def _wc(words: Sequence[Word]) -> Word:
-    return opened(NUMBER) if all(one.text.startswith("-") for one in words) else _UNKNOWN
+    counts = all(re.fullmatch(r"-[lwcmL]+|--(?:lines|words|bytes|chars)", one.text) for one in words)
+    return opened(NUMBER) if counts else _UNKNOWN
 
 
 def _git(words: Sequence[Word]) -> Word:
@@ -209,6 +210,8 @@ def _git(words: Sequence[Word]) -> Word:
         return opened(REVISION) if plain and asked else _UNKNOWN
     if sub == "log":
         return _logged(rest)
+    if any(re.match(r"--no-index|[/~]|\.\./", one) for one in texts):
+        return _UNKNOWN
     if sub == "ls-files":
         odd = any(re.match(r"--(?:format|eol|stage|debug|re)|-\w*[stvfu]", one) for one in texts)
         return _UNKNOWN if odd else opened(FILES)
@@ -302,7 +305,10 @@ def _ls(words: Sequence[Word]) -> Word:
 def _find(words: Sequence[Word]) -> Word:
     texts = [one.text for one in words]
     begins = starts(texts)
-    tests, folders = texts[begins:], [one for one in words[:begins] if not one.text.startswith("-")]
+    tests, folders = (
+        [widest(one) for one in words[begins:]],
+        [one for one in words[:begins] if not one.text.startswith("-")],
+    )
     whole = not folders or any(one.text in {".", "./"} for one in folders)
     folders = [one for one in folders if one.text not in {".", "./"}]
     odd = any(re.match(r"-(?:exec|ok|f?print[f]|fls|ls|delete|files0|L|follow)", one) for one in texts)

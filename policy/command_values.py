@@ -13,6 +13,7 @@ from policy.command_options import given, known
 from policy.command_printed import listed_name
 from policy.shell import read_script
 from policy.shell_words import (
+    ARRAY,
     ASSIGNED,
     DECLARING,
     GIVEN,
@@ -95,6 +96,8 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
         sets = set[str]() if listed else _sets(words, within.values, direct=direct)
         anything = anything or sets is None
         other.update(sets or ())
+        # What is set for a function is set in all that it runs.
+        other.update(name for name, _ in command.assignments if first in within.functions)
         named.update(sets or () if first not in {*DECLARING, "unset"} else ())
         for word in words[1:] if first in DECLARING else ():
             found = ASSIGNED.match(word.text)
@@ -109,8 +112,8 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
     other.update(("PWD", "OLDPWD") if moves else ())
     if not (anything or opaque or "IFS" in touched):
         values = {
-            name: list(words)
-            for name, words in script.values.items()
+            name: words
+            for name, words in ((name, _all_values(name, script)) for name in script.values)
             if all(word.expanded is not None for word in words)
             and name in script.first
             and name.removesuffix("[]") not in other
@@ -119,6 +122,12 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
     plain = {name for name, words in script.values.items() if all(_is_plain(one) for one in words)}
     touched -= set() if opaque else plain - other
     return Known(values, unsure, None if anything else frozenset(touched), frozenset(named))
+
+
+def _all_values(name: str, script: Script) -> list[Word]:
+    """Return the values of a name; of an array also what its first part was set to by its plain name."""
+    first = script.values.get(name.removesuffix("[]"), []) if name.endswith("[]") else []
+    return [*script.values[name], *(one for one in first if one.text != ARRAY)]
 
 
 def _is_plain(word: Word) -> bool:

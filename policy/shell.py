@@ -338,7 +338,7 @@ class _Reader:
         words, set_here = command.words, list[str]()
         first = command.unwrapped[0].text if words else ""
         # What stands before a program is set for that program alone.
-        if not words or first in _KEEPING or first in script.functions:
+        if not words or first in _KEEPING:
             for name, value in command.assignments:
                 script.values.setdefault(name, []).append(value)
         if not words or words[0].text in DECLARING:

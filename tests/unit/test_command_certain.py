@@ -47,6 +47,8 @@ UNSURE = (
     "git ls-files | while read f || rm -rf $f/x; do ls; done",
     "git ls-files '*.x' | while read f; do ls; done; rm -rf $f/etc",
     "x=$(git ls-files); rm -rf $x/etc",
+    "x=build; g() { x=/ f; }; f() { rm -rf $x/etc; }; g",
+    "g() { TMPDIR=/etc f; }; f() { echo > $TMPDIR/x; }; g",
 )
 SURE = (
     "x=build; rm -rf $x/a",
@@ -69,7 +71,6 @@ SURE = (
     "sh -c 'export x=build; rm -rf $x/a'",
     "x=build; y=$x/a; rm -rf $y/b",
     "x=build; d=$PWD/$x; rm -rf $d/a",
-    "x=5; timeout $x make; cd src && x=6",
     "[ -d build ] && x=build; rm -rf $x",
 )
 NOT_CLOSED = ("fi; ls", "done; ls", "else ls", "if a; then b; done", "while a; do b; fi", "(fi)", "elif a")
@@ -206,7 +207,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 @given(text=st.recursive(SIMPLE, compound, max_leaves=9))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_shell_removes_by_an_allowed_line_what_is_outside(shell: str, stubs: Path, text: str) -> None:
     asked = text if shell == "bash" else f"sh -c {shlex.quote(text)}"
     if "rm" not in text or judge(asked, workspace=WORKSPACE).decision == "deny":

@@ -311,7 +311,6 @@ HONEST = (
     "rm -f /tmp/x",
     "rm -rf /tmp/x/y /tmp/*.log",
     "mv /tmp/x a",
-    "ln -st src ../../a/b -r",
     "ln -s /tmp/x",
     "sort -u a -o a",
     "x=-u; sort $x a",

@@ -336,7 +336,7 @@ class _Reader:
                 "E_LIMIT_COMMAND", f"more than {MAX_COMMANDS} commands in one command line"
             )
         words, set_here = command.words, list[str]()
-        first = command.unwrapped[0].text if words else ""
+        first = next((one.text for one in command.unwrapped), "")
         # What stands before a program is set for that program alone.
         if not words or first in _KEEPING:
             for name, value in command.assignments:

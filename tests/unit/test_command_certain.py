@@ -72,6 +72,8 @@ SURE = (
     "x=build; y=$x/a; rm -rf $y/b",
     "x=build; d=$PWD/$x; rm -rf $d/a",
     "[ -d build ] && x=build; rm -rf $x",
+    "command",
+    "x=1 builtin --",
 )
 NOT_CLOSED = ("fi; ls", "done; ls", "else ls", "if a; then b; done", "while a; do b; fi", "(fi)", "elif a")
 

@@ -118,7 +118,7 @@ def _transports(settings: WorkerSettings) -> Iterator[Check]:
     for name in settings.transports:
         title = f"transport {name}"
         try:
-            found = registry.available([name])[name]
+            found = registry.available([name], settings=settings)[name]
         except BadInput as error:
             yield Check(title, "fail", error.message, error.mend or "")
             continue

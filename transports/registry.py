@@ -59,9 +59,9 @@ def open(name: str, *, settings: WorkerSettings = _DEFAULTS) -> Transport:  # no
     return factory(settings)
 
 
-def available(names: Iterable[str]) -> dict[str, Availability]:
-    """Say of each named transport whether it can be used on this machine; raises UnknownTransport."""
-    return {name: open(name).is_available() for name in names}
+def available(names: Iterable[str], *, settings: WorkerSettings = _DEFAULTS) -> dict[str, Availability]:
+    """Say of each named transport whether a worker with these settings can use it here; raises UnknownTransport."""
+    return {name: open(name, settings=settings).is_available() for name in names}
 
 
 def open_transports(settings: WorkerSettings) -> dict[str, Transport]:

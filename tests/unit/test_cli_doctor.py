@@ -97,6 +97,21 @@ def test_an_old_git_is_found_out(
     assert _checks(capsys)["git"][0] == verdict
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_codex_cannot_be_used_where_its_sandbox_leaves_the_workers_data_open(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, chosen: bool
+) -> None:
+    monkeypatch.setenv("STEPWISE_DATA_DIR", "/dev/shm/stepwise-doctor")
+    if chosen:
+        monkeypatch.setenv("STEPWISE_TRANSPORTS", "codex,stub")
+
+    verdict, seen, _ = _checks(capsys)["transport codex"]
+
+    assert verdict == ("fail" if chosen else "warn")
+    assert "/dev/shm/stepwise-doctor" in seen
+    assert "set STEPWISE_DATA_DIR to a folder on a disk" in seen
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "name", "mend"),
     [

@@ -34,11 +34,11 @@ from transports.claude_hand_in import NAMES, TOOLS, HandIn, tool_for
 from transports.claude_messages import Reader
 from transports.claude_policy import OWN, SERVER
 from transports.claude_program import Folders
-from transports.claude_session import ClaudeSession, TurnFailed
+from transports.claude_session import ClaudeSession
 from transports.claude_wire import Wire, WireBroken
 from transports.credentials import provider_names
 from transports.port import Emit, SessionSpec, StructuredResult
-from transports.structured import MAX_REPROMPTS
+from transports.structured import MAX_REPROMPTS, TurnLost
 
 # A hook answers at once: people are asked by the callback after it, which has no bound.
 _HOOK_S: Final = 600.0
@@ -192,7 +192,7 @@ class SdkSession(ClaudeSession):
         """Run a turn that is to hand in; how it ends does not matter once it has."""
         try:
             return await self.ask(request, emit)
-        except TurnFailed:
+        except TurnLost:
             if waited.value is None:
                 raise
             return ""

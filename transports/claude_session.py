@@ -21,7 +21,7 @@ from transports.claude_program import Folders, drop_socket
 from transports.claude_usage import keep_total
 from transports.claude_wire import WireBroken, finish
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
-from transports.structured import ask_structured
+from transports.structured import TurnLost, ask_structured, unanswered
 
 _UNDERWAY: Final = frozenset({"queued", "started"})
 _REPEAT_S: Final = 0.3
@@ -52,18 +52,6 @@ class Link(Protocol):
 
     async def close(self) -> None:
         """Let the program end, then end it; may be called twice."""
-
-
-class TurnFailed(StepwiseError):
-    """Raised when a turn that was to give an answer gave none; carries the error as data."""
-
-    def __init__(self, error: ErrorEnvelope) -> None:
-        super().__init__(error.code, error.message)
-        self._error = error
-
-    def envelope(self) -> ErrorEnvelope:
-        """Return the error."""
-        return self._error
 
 
 class Turn:
@@ -219,7 +207,9 @@ class ClaudeSession:
         try:
             result = await self._structured(prompt, schema, emit, timeout_s=timeout_s)
         except Exception as error:  # noqa: BLE001 - the port promises a result, whatever goes wrong
-            result = StructuredResult(value=None, error=envelope_of(error, code="transport_error"))
+            result = unanswered(error)
+        if result.rate_limited:
+            emit(RateLimited(reset_at=result.retry_at, message=result.error.message if result.error else ""))
         if result.error is not None:
             emit(ErrorEvent(error=result.error))
         emit(TurnEnded(stop_reason=result.error.code if result.error else "completed"))
@@ -255,7 +245,7 @@ class ClaudeSession:
     # Turns.
 
     async def ask(self, prompt: str, emit: Emit) -> str:
-        """Run one turn that may only read, and return the agent's last words; raises TurnFailed."""
+        """Run one turn that may only read, and return the agent's last words; raises TurnLost."""
         async with self._running("answer", emit) as turn:
             try:
                 outcome = self._outcome(turn, await self._say(turn, prompt))
@@ -264,10 +254,7 @@ class ClaudeSession:
                 await finish(asyncio.create_task(self._end(turn, "interrupted", _TIMED_OUT_GRACE_S)))
                 raise
         if outcome.end != "completed":
-            failed = ErrorEnvelope(
-                code=outcome.end, message=f"the turn ended as {outcome.end}", retryable=True
-            )
-            raise TurnFailed(outcome.error or failed)
+            raise TurnLost(outcome)
         return "\n".join(self.reader.words)
 
     async def _structured(

@@ -22,25 +22,12 @@ from transports.codex_rpc import AppServer, Gone, Refused
 from transports.codex_schema import strict_schema
 from transports.codex_turn import Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
-from transports.structured import ask_structured
+from transports.structured import TurnLost, ask_structured
 
 _STEER_S: Final = 10.0
 _OBEY_S: Final = 5.0
 _SANDBOX_FOLDERS: Final = (".agents", ".aws", ".codex")
 _UNBOUNDED: Final = WorkRequest("")
-
-
-class _TurnLost(StepwiseError):
-    """Raised when a turn ended without an answer."""
-
-    def __init__(self, outcome: WorkOutcome) -> None:
-        self._error = outcome.error or ErrorEnvelope(
-            code=outcome.end, message=f"the turn ended before its answer: {outcome.end}", retryable=True
-        )
-        super().__init__(self._error.code, self._error.message)
-
-    def envelope(self) -> ErrorEnvelope:
-        return self._error
 
 
 class CodexSession:
@@ -107,13 +94,15 @@ class CodexSession:
             asked += 1
             outcome, said = await self._take_turn(text, None, emit, schema=strict)
             if outcome.end != "completed":
-                raise _TurnLost(outcome)
+                raise TurnLost(outcome)
             return said
 
         try:
             result = await ask_structured(ask, prompt, schema, timeout_s=timeout_s)
         except Exception as error:  # noqa: BLE001 - the port promises a result, whatever goes wrong
             result = StructuredResult(value=None, error=_envelope_of(error))
+        if result.rate_limited:
+            emit(RateLimited(reset_at=result.retry_at, message=result.error.message if result.error else ""))
         emit(TurnEnded(stop_reason=result.error.code if result.error else "completed"))
         return result
 

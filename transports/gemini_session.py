@@ -14,10 +14,10 @@ from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.events import ErrorEvent, TextEvent, TurnEnded
 from transports.gemini_home import Home
 from transports.gemini_log import SessionLost, session_file
-from transports.gemini_turn import Stopped, Turn, TurnFailed
+from transports.gemini_turn import Stopped, Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
 from transports.programs import Program
-from transports.structured import ask_structured
+from transports.structured import TurnLost, ask_structured
 
 T = TypeVar("T")
 
@@ -166,11 +166,8 @@ class GeminiSession:
                 emit(TextEvent(role="user", text=text))
             tries += 1
             outcome, answer = await self._run(self._turn_of(emit, read_only=True), text)
-            if outcome.error is not None:
-                raise TurnFailed(outcome.error)
-            if outcome.end != "completed":
-                message = f"the turn ended before its answer: {outcome.end}"
-                raise TurnFailed(ErrorEnvelope(code=outcome.end, message=message, retryable=True))
+            if outcome.error is not None or outcome.end != "completed":
+                raise TurnLost(outcome)
             return answer
 
         return await ask_structured(ask, prompt, schema, timeout_s=timeout_s)

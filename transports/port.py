@@ -155,11 +155,16 @@ class WorkOutcome:
 
 @dataclass(frozen=True)
 class StructuredResult:
-    """A value that validates against the schema, or the error; ``reprompts`` counts the tries after the first."""
+    """A value that validates against the schema, or the error; ``reprompts`` counts the tries after the first.
+
+    ``rate_limited``: there is no value since the provider refuses for now, until ``retry_at`` where it said so.
+    """
 
     value: dict[str, Any] | None
     reprompts: int = 0
     error: ErrorEnvelope | None = None
+    rate_limited: bool = False
+    retry_at: datetime | None = None
 
 
 @dataclass(frozen=True)

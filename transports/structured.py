@@ -11,10 +11,10 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.json_text import parse_json
 from schemas.tools import cut
-from transports.port import StructuredResult
+from transports.port import StructuredResult, WorkOutcome
 
 MAX_REPROMPTS: Final = 3
 """How often an agent is asked again after an answer that does not validate."""
@@ -35,6 +35,33 @@ class AnswerRefused(StepwiseError):
     def __init__(self, *errors: str) -> None:
         super().__init__("answer_refused", "; ".join(errors))
         self.errors = errors
+
+
+class TurnLost(StepwiseError):
+    """Raised when a turn that was to give an answer ended without one; ``outcome`` says how it ended."""
+
+    def __init__(self, outcome: WorkOutcome) -> None:
+        self.outcome = outcome
+        self._error = outcome.error or ErrorEnvelope(
+            code=outcome.end, message=f"the turn ended before its answer: {outcome.end}", retryable=True
+        )
+        super().__init__(self._error.code, self._error.message)
+
+    def envelope(self) -> ErrorEnvelope:
+        """Return the turn's error."""
+        return self._error
+
+
+def unanswered(error: Exception, *, code: str = "transport_error", reprompts: int = 0) -> StructuredResult:
+    """Return the result of a request that ``error`` ended; one that is not ours is of kind ``code``."""
+    outcome = error.outcome if isinstance(error, TurnLost) else None
+    return StructuredResult(
+        value=None,
+        reprompts=reprompts,
+        error=envelope_of(error, code=code),
+        rate_limited=outcome is not None and outcome.end == "rate_limited",
+        retry_at=outcome.retry_at if outcome is not None else None,
+    )
 
 
 async def ask_structured(
@@ -68,7 +95,7 @@ async def ask_structured(
             retryable=True,
         )
     except StepwiseError as raised:
-        error = raised.envelope()
+        return unanswered(raised, reprompts=tries)
     return StructuredResult(value=None, reprompts=tries, error=error)
 
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
+from schemas.errors import StepwiseError, envelope_of
 from schemas.events import ErrorEvent, TextEvent, TransportEvent, TurnEnded
 from schemas.scenario import Action, Ask, Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
-from transports.structured import ask_structured
+from transports.structured import TurnLost, ask_structured
 from transports.stub_actions import Actor, answer_in, ends_once, interrupted, label_of
 from transports.stub_answers import answer_text, answering_of, request_for
 from transports.stub_progress import SessionFile
@@ -46,19 +46,6 @@ class _Budget:
             return "tokens"
         used_s = time.monotonic() - self._begun - self._actor.waited_s
         return "seconds" if seconds is not None and used_s >= seconds else None
-
-
-class _TurnLost(StepwiseError):
-    """Raised when the actions before an answer ended the turn."""
-
-    def __init__(self, outcome: WorkOutcome) -> None:
-        self._error = outcome.error or ErrorEnvelope(
-            code=outcome.end, message=f"the turn ended before its answer: {outcome.end}", retryable=True
-        )
-        super().__init__(self._error.code, self._error.message)
-
-    def envelope(self) -> ErrorEnvelope:
-        return self._error
 
 
 class StubSession:
@@ -204,7 +191,7 @@ class StubSession:
             if tries == 0:
                 outcome = await self._act(request, answering.actions, emit, lambda: None)
                 if outcome is not None:
-                    raise _TurnLost(outcome)
+                    raise TurnLost(outcome)
             else:
                 emit(TextEvent(role="user", text=text))
             answer = answer_text(answering, request, self._file.progress, tries=tries)

@@ -448,6 +448,21 @@ async def test_a_structured_turn_that_is_lost_is_an_error(stage: Stage, action: 
     assert processes.leftovers(stage.folder.name) == []
 
 
+async def test_a_rate_limit_of_a_structured_turn_says_until_when_and_the_next_one_has_an_answer(
+    stage: Stage,
+) -> None:
+    limit = {"do": "rate_limit", "seconds": 30}
+    session = await stage.open(stage.spec({"finalize": {"actions": [limit]}}))
+    limited = await session.structured("?", HandoffDraft, stage.emit, timeout_s=600)
+    (told,) = [event for event in stage.events if event.kind == "rate_limited"]
+    assert (limited.value, limited.rate_limited) == (None, True)
+    assert limited.retry_at is not None
+    assert limited.retry_at == told.reset_at
+    again = await session.structured("?", HandoffDraft, stage.emit, timeout_s=600)
+    assert again.value is not None
+    assert not again.rate_limited
+
+
 async def test_a_structured_turn_can_be_interrupted(stage: Stage) -> None:
     actions = [EDIT, {"do": "stall", "seconds": 3600}]
     session = await stage.open(stage.spec({"finalize": {"actions": actions}}))

@@ -1,4 +1,4 @@
-"""How a work phase ended: from the transport's words and the engine's orders to those of ``WorkOut``. Pure."""
+"""How a phase of the agent ended: from the transport's words and the engine's orders to those of its result. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,39 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from activities.running import StopReason
-from schemas.calls import Ended, WorkOut
+from schemas.calls import AnswerEnded, Ended, WorkOut
 from schemas.common import ChangeCounts, FileChanges
 from schemas.errors import ErrorEnvelope
 from schemas.handoff import PartialHandoff, PartialReason
-from transports.port import WorkEnd, WorkOutcome
+from transports.port import StructuredResult, WorkEnd, WorkOutcome
 
 Order = StopReason | Literal["budget", "no_output"]
 """Why the engine ended a turn: somebody asked, or a limit was reached."""
 
 LOST: Final = frozenset({"worker_shutdown", "crash", "server_lost", "activity_paused", "activity_reset"})
 """Endings nobody asked the agent for: the work goes on in the next attempt without a human."""
+
+NO_ANSWER: Final = frozenset(
+    {
+        # There is an agent, and it does not say what it was asked.
+        *("structured_output_invalid", "structured_timeout", "finalize_timeout", "route_timeout"),
+        *(
+            "no_answer",
+            "no_session",
+            "question",
+            "approval",
+            "too_many_denials",
+            "max_turns",
+            "turns_exhausted",
+        ),
+        # The provider takes no more of this conversation: it would not the next time.
+        *("bad_request", "request_too_large", "context_overflow", "context_window_exceeded", "output_limit"),
+        *("refused_by_provider", "empty_response", "answer_incomplete"),
+    }
+)
+"""Codes of answers that are missing through no fault of agent or provider that would pass, or that people could mend."""
+_CUT_OFF: Final = frozenset({"interrupted", "session_closed", "session_busy"})
+"""Codes of turns that somebody else ended: nothing is wrong, and they may be tried again."""
 
 _OF_TURN: Final[dict[WorkEnd, tuple[Ended, PartialReason | None]]] = {
     "completed": ("finished", None),
@@ -68,6 +90,24 @@ def of_turn(outcome: WorkOutcome) -> Ending:
         message = outcome.stop_reason or f"the turn ended as {outcome.end!r}"
         error = ErrorEnvelope(code="agent_failed", message=message, retryable=True)
     return Ending(ended, reason, outcome.stop_reason or outcome.end, error)
+
+
+def of_answer(result: StructuredResult) -> tuple[AnswerEnded, ErrorEnvelope | None]:
+    """Return how a phase of answers ended, and why there is no answer.
+
+    Without one that validates it is as finished as with one. That the agent could not be asked is as it is in work: a
+    limit is waited for, what may pass is tried again, and what no retry mends ends the run.
+    """
+    error = result.error
+    if result.value is not None:
+        return "finished", None
+    if result.rate_limited:
+        return "rate_limited", error
+    if error is None or error.code in NO_ANSWER:
+        return "finished", error or ErrorEnvelope(code="no_answer", message="the agent gave no answer")
+    if error.code in _CUT_OFF:
+        error = error.model_copy(update={"retryable": True})
+    return "agent_failed", error
 
 
 def of_order(order: Order) -> Ending:

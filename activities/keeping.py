@@ -10,12 +10,12 @@ from activities.context import OpenRun, WorkerContext, now
 from activities.endings import counts
 from activities.workspace import remember, store_bundle
 from schemas.calls import AttemptKey, WorkOut, WorkResult
-from schemas.common import ArtifactRef, Durable, FileChanges, UtcTime
+from schemas.common import AgentPhase, ArtifactRef, Durable, FileChanges, UtcTime
 from schemas.errors import BadInput, EvidenceConflict
 from schemas.flow import StepSpec
 from schemas.handoff import PartialHandoff, Savepoint
 from schemas.run_record import RunRecord
-from store.attempts import LOGS, AttemptLog, LogName
+from store.attempts import LOGS, AttemptLog, LogName, log_folder
 from store.evidence import JSON, JSON_LINES, Evidence
 from system.files import Root
 from system.git import RefMoved
@@ -154,17 +154,20 @@ async def save_work(
 
 
 def close_logs(ctx: WorkerContext, key: AttemptKey, log: AttemptLog | None) -> dict[LogName, ArtifactRef]:
-    """Upload an attempt's logs: those of ``log``, else what a dead worker left, else find those uploaded already."""
+    """Upload the logs of work: those of ``log``, else what a dead worker left, else find those uploaded already."""
     if log is not None:
         return log.close()
     recovered = AttemptLog.recover(ctx.evidence, ctx.spool, key, now)
-    if recovered is not None:
-        return recovered.refs
-    places = {name: f"{key.path}/{name}.jsonl" for name in LOGS}
+    return recovered.refs if recovered is not None else stored_logs(ctx.evidence, key, "work")
+
+
+def stored_logs(evidence: Evidence, key: AttemptKey, phase: AgentPhase) -> dict[LogName, ArtifactRef]:
+    """Return the logs of an attempt's phase that are in the store."""
+    places = {name: f"{log_folder(key, phase)}/{name}.jsonl" for name in LOGS}
     return {
-        name: stored_ref(ctx.evidence, place, JSON_LINES)
+        name: stored_ref(evidence, place, JSON_LINES)
         for name, place in places.items()
-        if ctx.evidence.blobs.exists(place)
+        if evidence.blobs.exists(place)
     }
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from activities.context import WorkerContext
 from activities.envelopes import compose_envelope, not_measured
 from activities.keeping import WorkIntent, intent_key, stored_ref
+from activities.phase_receipts import phase_receipts, tool_calls
 from schemas.calls import (
     AttemptKey,
     FinalizeOut,
@@ -19,6 +20,7 @@ from schemas.calls import (
     FlushOut,
     GateRun,
     MeasureOut,
+    ProposeOut,
     RecordIn,
     RecordOut,
     WorkResult,
@@ -30,14 +32,14 @@ from schemas.receipt import (
     GateBefore,
     GateReceipt,
     GitReceipt,
+    PhaseReceipt,
     StepReceipt,
     StopRecord,
     TokenCounts,
-    ToolCallCounts,
 )
 from store.evidence import JSON
 
-R = TypeVar("R", WorkResult, MeasureOut, FinalizeOut)
+R = TypeVar("R", WorkResult, MeasureOut, FinalizeOut, ProposeOut)
 
 
 def record(ctx: WorkerContext, call: RecordIn, step: StepSpec | None) -> RecordOut:
@@ -53,7 +55,8 @@ def record(ctx: WorkerContext, call: RecordIn, step: StepSpec | None) -> RecordO
         compose_envelope(call, step, done, _draft(ctx, call), _partial(ctx, call))
     )
     ctx.crash_at("record.envelope")
-    receipt = ctx.receipts.write(_receipt(call, step, done, envelope, _git(ctx, call)))
+    phases = phase_receipts(ctx.evidence, call, done)
+    receipt = ctx.receipts.write(_receipt(call, step, done, envelope, phases, _git(ctx, call)))
     ctx.crash_at("record.receipt")
     if call.journal:
         ctx.journal.flush(call.key.run_id, call.journal)
@@ -73,6 +76,7 @@ def _with_results(ctx: WorkerContext, call: RecordIn) -> tuple[RecordIn, WorkRes
         "work": call.work or (done.out if done else None),
         "measure": call.measure or _stored(ctx, call.key, call.measure_attempt, MeasureOut),
         "finalize": call.finalize or _stored(ctx, call.key, call.finalize_attempt, FinalizeOut),
+        "route": call.route or _stored(ctx, call.key, call.route_attempt, ProposeOut),
     }
     return call.model_copy(update=known), done
 
@@ -116,13 +120,14 @@ def _receipt(
     step: StepSpec | None,
     done: WorkResult | None,
     envelope: ArtifactRef,
+    phases: list[PhaseReceipt],
     git: GitReceipt | None,
 ) -> StepReceipt:
     key, work, facts = call.key, call.work, call.facts
     usage = _own_usage(call)
     earlier = [
         attempt
-        for attempt in (call.work_attempt, call.measure_attempt, call.finalize_attempt)
+        for attempt in (call.work_attempt, call.measure_attempt, call.finalize_attempt, call.route_attempt)
         if attempt is not None and attempt < key.attempt
     ]
     changes = facts.file_changes
@@ -154,12 +159,7 @@ def _receipt(
             total=usage.total,
         ),
         cost_usd=usage.cost_usd,
-        tool_calls=ToolCallCounts(
-            count=work.tool_calls if work else 0,
-            blocked=work.tools_blocked if work else 0,
-            **({"blocked_calls": work.blocked_calls} if work and work.blocked_calls else {}),
-            ref=done.tool_calls if done else None,
-        ),
+        tool_calls=tool_calls(call, done),
         gates=_gates(call, step),
         claimed=_claimed(call),
         measured={
@@ -176,6 +176,7 @@ def _receipt(
         context_cut=work.context_cut if work else [],
         outputs_not_kept=done.outputs_not_kept if done else {},
         session=work.session_mode if work else None,
+        phases=phases,
         stop=stop,
         transcript=done.transcript if done else None,
         envelope=envelope,
@@ -190,7 +191,11 @@ def _own_usage(call: RecordIn) -> Usage:
     used, attempt = call.facts.usage, call.key.attempt
     taken_over = [
         part.usage
-        for part, done_in in ((call.work, call.work_attempt), (call.finalize, call.finalize_attempt))
+        for part, done_in in (
+            (call.work, call.work_attempt),
+            (call.finalize, call.finalize_attempt),
+            (call.route, call.route_attempt),
+        )
         if part is not None and done_in is not None and done_in < attempt
     ]
     for usage in taken_over:

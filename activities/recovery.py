@@ -19,6 +19,7 @@ from activities.keeping import (
     visit_name,
     write_partial,
 )
+from activities.structured_phases import told
 from activities.trace import Trace, read_trace
 from schemas.calls import (
     CANCELLED,
@@ -75,9 +76,11 @@ def look_up(ctx: WorkerContext, lost: Recover) -> Found:
         case "measure":
             return Found(measure=ctx.results.load(key, MeasureOut))
         case "finalize":
-            return Found(finalize=ctx.results.load(key, FinalizeOut))
+            draft = ctx.results.load(key, FinalizeOut)
+            return Found(finalize=told(draft) if draft else None)
         case "route":
-            return Found(route=ctx.results.load(key, ProposeOut))
+            signal = ctx.results.load(key, ProposeOut)
+            return Found(route=told(signal) if signal else None)
         case "work":
             return _look_up_work(ctx, key)
         case _:
@@ -87,7 +90,10 @@ def look_up(ctx: WorkerContext, lost: Recover) -> Found:
 async def complete_or_keep(
     ctx: WorkerContext, opened: OpenRun, lost: Recover, found: Found, step: StepSpec | None, *, rebuilt: bool
 ) -> Found:
-    """Complete a lost work phase that was as good as finished, else keep what it left; other phases leave nothing."""
+    """Complete a lost work phase that was as good as finished, else keep what it left; others leave their logs alone."""
+    match lost.phase:
+        case "finalize" | "route" as phase:
+            await asyncio.to_thread(AttemptLog.recover, ctx.evidence, ctx.spool, lost.key, now, phase=phase)
     if lost.phase != "work" or found.work is not None or found.partial_work is not None:
         return found
     key = lost.key

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from opentelemetry import context
 from opentelemetry.context import Context
@@ -12,9 +13,11 @@ from opentelemetry.trace import Span
 
 from activities.sessions import HeldSession
 from schemas.calls import AttemptKey
-from schemas.common import Usage
+from schemas.common import AgentPhase, Usage
 from schemas.events import ToolEnded, TransportEvent, UsageEvent
 from system.telemetry import Attribute, Value, past_span, span
+
+_TURN: Final = "invoke_agent"
 
 
 class TurnSpan:
@@ -56,18 +59,19 @@ class TurnSpan:
 
 
 @contextmanager
-def turn_span(key: AttemptKey, held: HeldSession, model: str | None, operation: str) -> Iterator[TurnSpan]:
-    """Run the block, a turn of the agent, in its span."""
+def turn_span(key: AttemptKey, held: HeldSession, model: str | None, phase: AgentPhase) -> Iterator[TurnSpan]:
+    """Run the block, a turn of the agent in one of its phases, in its span."""
     attributes: Mapping[Attribute, Value | None] = {
         Attribute.RUN_ID: key.run_id,
         Attribute.STEP: key.step_id,
         Attribute.VISIT: key.visit,
         Attribute.ATTEMPT: key.attempt,
+        Attribute.PHASE: phase,
         Attribute.TRANSPORT: held.transport.name,
         Attribute.SYSTEM: held.transport.capabilities.provider_name,
-        Attribute.OPERATION: operation,
+        Attribute.OPERATION: _TURN,
         Attribute.REQUEST_MODEL: model,
         Attribute.CONVERSATION: held.session.session_id,
     }
-    with span(f"{operation} {held.transport.name}", attributes) as opened:
+    with span(f"{_TURN} {held.transport.name}", attributes) as opened:
         yield TurnSpan(context.get_current(), opened)

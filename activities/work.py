@@ -193,7 +193,7 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     ctx.crash_at("work.started")
     limits = attempt.limits
     request = WorkRequest(prompt.text, limits.tokens, limits.seconds, given=call.given)
-    with turn_span(key, held, attempt.model, "invoke_agent") as spanned:
+    with turn_span(key, held, attempt.model, "work") as spanned:
         tally.also.append(spanned.hear)
         async with _attended(ctx, attempt, held, spec, parts.task, tally):
             end = await run_turn(ctx.sessions, held, request, tally, limits, stop, attempt.desk)

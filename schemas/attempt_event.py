@@ -1,4 +1,4 @@
-"""One line of an attempt's ``events.jsonl``."""
+"""One line of the ``events.jsonl`` of an attempt's phase."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from schemas.events import TransportEvent
 
 
 class AttemptEvent(Durable):
-    """What an agent did, redacted: numbered from 1 within the attempt, with the worker's time."""
+    """What an agent did, redacted: numbered from 1 within the phase, with the worker's time."""
 
     seq: int
     ts: UtcTime

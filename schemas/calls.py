@@ -238,32 +238,46 @@ class MeasureOut(Durable):
     ended_at: UtcTime | None = None
 
 
-class FinalizeOut(Durable):
-    """The draft the agent wrote, or why there is none; the tree id as the phase ended."""
+AnswerEnded = Literal["finished", "rate_limited", "agent_failed"]
+"""How a phase of answers can end: ``finished`` also without a valid answer, the others where none could be given."""
+
+
+class AnswerOut(Durable):
+    """How a phase ended in which the agent was asked for an answer, and the tree id as it ended.
+
+    ``error`` says why there is no answer. ``transcript`` and ``calls`` are in the stored result alone: history does
+    not carry them.
+    """
+
+    ended: AnswerEnded = "finished"
+    tree: str | None = None
+    session_mode: SessionMode | None = None
+    usage: Usage = Usage()
+    tool_calls: int = 0
+    tools_blocked: int = 0
+    blocked_calls: list[BlockedCall] = []
+    elapsed_ms: int = 0
+    retry_at: UtcTime | None = None
+    transcript: ArtifactRef | None = None
+    calls: ArtifactRef | None = None
+    error: ErrorEnvelope | None = None
+    ended_at: UtcTime | None = None
+
+
+class FinalizeOut(AnswerOut):
+    """The draft the agent wrote, or why there is none."""
 
     draft: ArtifactRef | None = None
     claimed_status: str | None = None
     can_further_iteration_help: Help = "unsure"
     headline: str = Field(default="", max_length=300)
-    tree: str | None = None
-    session_mode: SessionMode | None = None
     reprompts: int = 0
-    usage: Usage = Usage()
-    elapsed_ms: int = 0
-    error: ErrorEnvelope | None = None
-    ended_at: UtcTime | None = None
 
 
-class ProposeOut(Durable):
-    """The agent's advice where to go, or why there is none; the tree id as the phase ended."""
+class ProposeOut(AnswerOut):
+    """The agent's advice where to go, or why there is none."""
 
     signal: RoutingSignal | None = None
-    tree: str | None = None
-    session_mode: SessionMode | None = None
-    usage: Usage = Usage()
-    elapsed_ms: int = 0
-    error: ErrorEnvelope | None = None
-    ended_at: UtcTime | None = None
 
 
 class ForkState(Durable):
@@ -305,9 +319,9 @@ class AcquireOut(Durable):
 class RecordIn(Durable):
     """Write receipt, envelope and journal of one attempt.
 
-    What its phases returned is read from their stored results, of the attempts that finished them; ``work``,
-    ``measure`` and ``finalize`` are given only where there is no such result. ``stop`` is why an attempt was stopped
-    whose work does not say so.
+    What its phases returned is read from their stored results, of the attempts that finished them, or that asked the
+    agent last; ``work``, ``measure``, ``finalize`` and ``route`` are given only where there is no such result. ``stop``
+    is why an attempt was stopped whose work does not say so.
     """
 
     key: AttemptKey
@@ -323,6 +337,8 @@ class RecordIn(Durable):
     measure_attempt: int | None = None
     finalize: FinalizeOut | None = None
     finalize_attempt: int | None = None
+    route: ProposeOut | None = None
+    route_attempt: int | None = None
     base_gates: list[GateRun] = []
     routing: RoutingOutcome | None = None
     stop: PartialReason | None = None

@@ -45,6 +45,8 @@ FINAL_STEP = "_final"
 Verification = Literal["VERIFIED", "UNVERIFIED", "PARTIAL", "BLOCKED"]
 Execution = Literal["succeeded", "failed", "interrupted", "timeout", "skipped"]
 Phase = Literal["acquire", "work", "measure", "finalize", "route", "record"]
+AgentPhase = Literal["work", "finalize", "route"]
+"""The phases in which an agent is asked."""
 Help = Literal["yes", "no", "unsure"]
 Outcome = Literal[
     "verified", "nothing_to_do", "stopped", "unverified", "blocked", "failed", "needs_human", "cancelled"

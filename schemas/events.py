@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from schemas.common import Durable, Usage, UtcTime
+from schemas.common import AgentPhase, Durable, Usage, UtcTime
 from schemas.errors import ErrorEnvelope
 from schemas.questions import Answer, Question
 from schemas.tools import NormalizedToolCall
@@ -179,6 +179,7 @@ class TranscriptHeader(Durable):
     step_id: str
     visit: int
     attempt: int
+    phase: AgentPhase = "work"
     task_id: str
     session_id: str | None = None
     transport: str

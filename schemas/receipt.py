@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.common import ArtifactRef, Digest, Durable, Execution, SessionMode, UtcTime, Verification
+from schemas.common import (
+    AgentPhase,
+    ArtifactRef,
+    Digest,
+    Durable,
+    Execution,
+    SessionMode,
+    UtcTime,
+    Verification,
+)
+from schemas.errors import ErrorEnvelope
 from schemas.facts import GateCounts
 from schemas.handoff import PartialReason, StopMethod
 from schemas.routing import RoutingOutcome, TerminationReason
@@ -27,7 +37,10 @@ class TokenCounts(Durable):
 
 
 class ToolCallCounts(Durable):
-    """How many tool calls there were, how many policy blocked (the first of them), and where they are listed."""
+    """How many tool calls there were, how many policy blocked (the first of each phase), and where those of work are.
+
+    ``StepReceipt.phases`` says the same of each phase.
+    """
 
     count: int = 0
     blocked: int = 0
@@ -85,12 +98,29 @@ class StopRecord(Durable):
     requested_by: str = ""
 
 
+class PhaseReceipt(Durable):
+    """A phase in which the agent was asked: in which attempt, how its session was found, what it did there.
+
+    ``calls`` lists its tool calls, of which policy blocked ``blocked``; ``error`` says why it has no answer.
+    """
+
+    phase: AgentPhase
+    attempt: int
+    session: SessionMode | None = None
+    tool_calls: int = 0
+    blocked: int = 0
+    calls: ArtifactRef | None = None
+    transcript: ArtifactRef | None = None
+    error: ErrorEnvelope | None = None
+
+
 class StepReceipt(Durable):
     """The evidence of one attempt. ``previous_sha256`` chains it to the receipt before it.
 
     Phases that an earlier attempt of the visit finished (the first of them: ``from_attempt``) are shown as they were;
     their tokens and cost are counted there, so that those of all receipts add up to the run's.
-    ``outputs_not_kept`` names the step's outputs that are not in the store, each with the reason.
+    ``outputs_not_kept`` names the step's outputs that are not in the store, each with the reason. ``session`` and
+    ``transcript`` are those of the work; ``phases`` has them of every phase.
     """
 
     schema_version: Literal["1"] = "1"
@@ -122,6 +152,7 @@ class StepReceipt(Durable):
     context_cut: list[str] = []
     outputs_not_kept: dict[str, str] = Field(default={}, exclude_if=lambda reasons: not reasons)
     session: SessionMode | None = None
+    phases: list[PhaseReceipt] = []
     stop: StopRecord | None = None
     transcript: ArtifactRef | None = None
     envelope: ArtifactRef | None = None

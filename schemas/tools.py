@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator
 
-from schemas.common import Durable, UtcTime
+from schemas.common import AgentPhase, Durable, UtcTime
 
 MAX_TOOL_TEXT = 2_000
 MAX_NOTE = 40
@@ -76,8 +76,9 @@ class NormalizedToolCall(Durable):
 
 
 class BlockedCall(Durable):
-    """A call that policy did not allow: what was to be called, the policy's stable code, and why."""
+    """A call that policy did not allow: in which phase, what was to be called, the policy's stable code, and why."""
 
+    phase: AgentPhase = "work"
     tool_name: Annotated[str, shortened(100)]
     code: Annotated[str, shortened(100)] = ""
     reason: Annotated[str, shortened(300)] = ""

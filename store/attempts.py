@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.attempt_event import AttemptEvent
 from schemas.calls import AttemptKey
-from schemas.common import ArtifactRef
+from schemas.common import AgentPhase, ArtifactRef
 from schemas.errors import ErrorEnvelope, EvidenceConflict, StepwiseError
 from schemas.events import (
     ErrorEvent,
@@ -53,9 +53,9 @@ class RecoveredLog:
 
 
 class AttemptLog:
-    """The three logs of one attempt. Redacted before the first byte reaches the disk; safe to use from any thread.
+    """The three logs of one phase of an attempt. Redacted before the first byte reaches the disk; safe to use from any thread.
 
-    Opening raises EvidenceConflict where an earlier log of the attempt waits to be recovered, StoreUnavailable where
+    Opening raises EvidenceConflict where an earlier log of the phase waits to be recovered, StoreUnavailable where
     the spool cannot be written. ``clock`` is asked once per event.
     """
 
@@ -70,8 +70,8 @@ class AttemptLog:
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self._evidence = evidence
-        self._folder = _folder(spool, key)
-        self._key = key
+        self._folder = _folder(spool, key, header.phase)
+        self._home = log_folder(key, header.phase)
         self._header = header
         self._clock = clock
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class AttemptLog:
             except FileExistsError:
                 raise EvidenceConflict(
                     "E_ATTEMPT_OPEN",
-                    f"{self._folder} holds the log of an attempt that was not closed: recover it",
+                    f"{self._folder} holds a log that was not closed: recover it",
                 ) from None
         self._files = {name: LineFile(self._folder / f"{name}.jsonl", limits) for name in LOGS}
 
@@ -146,7 +146,7 @@ class AttemptLog:
                     self._abandon()
                     raise self.error
                 self._end(complete=complete)
-                self._refs = _upload(self._evidence, self._folder, self._key)
+                self._refs = _upload(self._evidence, self._folder, self._home)
             return self._refs
 
     def abandon(self) -> None:
@@ -155,30 +155,32 @@ class AttemptLog:
             self._abandon()
 
     @classmethod
-    def recover(cls, evidence: Evidence, spool: Path, key: AttemptKey, clock: Clock) -> RecoveredLog | None:
-        """Upload what a dead worker left of an attempt's logs, or return None if it left nothing.
+    def recover(
+        cls, evidence: Evidence, spool: Path, key: AttemptKey, clock: Clock, *, phase: AgentPhase = "work"
+    ) -> RecoveredLog | None:
+        """Upload what a dead worker left of the logs of an attempt's phase, or return None if it left nothing.
 
         A torn last line is dropped and a missing footer is written with ``complete`` false. What was uploaded already
         stays as it is. May be repeated; raises StoreUnavailable.
         """
-        folder = _folder(spool, key)
+        folder, home = _folder(spool, key, phase), log_folder(key, phase)
         if not folder.is_dir():
             return None
-        lines = {name: whole_lines(_left(evidence, folder, key, name)) for name in LOGS}
+        lines = {name: whole_lines(_left(evidence, folder, home, name)) for name in LOGS}
         totals = AttemptTotals()
         for line in lines["events"]:
             with suppress(ValidationError):
                 totals = totals.plus(AttemptEvent.model_validate(line).event)
         transcript = lines["transcript"]
         if not transcript or transcript[0].get("kind") != "header":
-            transcript.insert(0, _dump(_header_of(key)))
+            transcript.insert(0, _dump(_header_of(key, phase)))
         if transcript[-1].get("kind") != "footer":
             transcript.append(_footer(totals, clock(), complete=False))
         for name in LOGS:
             path = folder / f"{name}.jsonl"
             with spooling(path):
                 write_atomic(path, b"".join(map(line_of, lines[name])), fsync=False)
-        return RecoveredLog(_upload(evidence, folder, key), totals)
+        return RecoveredLog(_upload(evidence, folder, home), totals)
 
     def _redacted(self, event: TransportEvent) -> TransportEvent:
         tree = self._evidence.redactor.tree(event.model_dump(mode="json"))
@@ -225,13 +227,19 @@ def _place(key: AttemptKey) -> str:
     return check_key(key.path.removeprefix("runs/"))
 
 
-def _folder(spool: Path, key: AttemptKey) -> Path:
+def log_folder(key: AttemptKey, phase: AgentPhase) -> str:
+    """Return where the logs of an attempt's phase are stored: those of its work in the attempt's own folder."""
+    return key.path if phase == "work" else f"{key.path}/{phase}"
+
+
+def _folder(spool: Path, key: AttemptKey, phase: AgentPhase) -> Path:
     # One folder, not five: making and removing them would cost more than all else of a short attempt.
-    return spool / _place(key).replace("/", ".")
+    place = _place(key).replace("/", ".")
+    return spool / (place if phase == "work" else f"{place}.{phase}")
 
 
-def _header_of(key: AttemptKey) -> TranscriptHeader:
-    return TranscriptHeader(**key.model_dump(), task_id=_place(key), transport="")
+def _header_of(key: AttemptKey, phase: AgentPhase) -> TranscriptHeader:
+    return TranscriptHeader(**key.model_dump(), phase=phase, task_id=_place(key), transport="")
 
 
 def _footer(totals: AttemptTotals, now: datetime, *, complete: bool) -> dict[str, Any]:
@@ -244,19 +252,19 @@ def _footer(totals: AttemptTotals, now: datetime, *, complete: bool) -> dict[str
     ).model_dump(mode="json")
 
 
-def _left(evidence: Evidence, folder: Path, key: AttemptKey, name: LogName) -> bytes:
+def _left(evidence: Evidence, folder: Path, home: str, name: LogName) -> bytes:
     """Return a log as the store has it, else as the spool has it: what came through before a crash is the true one."""
-    place, path = f"{key.path}/{name}.jsonl", folder / f"{name}.jsonl"
+    place, path = f"{home}/{name}.jsonl", folder / f"{name}.jsonl"
     if evidence.blobs.exists(place):
         return evidence.read_key(place)
     with spooling(path):
         return path.read_bytes() if path.exists() else b""
 
 
-def _upload(evidence: Evidence, folder: Path, key: AttemptKey) -> dict[LogName, ArtifactRef]:
+def _upload(evidence: Evidence, folder: Path, home: str) -> dict[LogName, ArtifactRef]:
     refs: dict[LogName, ArtifactRef] = {}
     for name in LOGS:
-        place, path = f"{key.path}/{name}.jsonl", folder / f"{name}.jsonl"
+        place, path = f"{home}/{name}.jsonl", folder / f"{name}.jsonl"
         with spooling(path):
             if evidence.blobs.exists(place):
                 refs[name] = evidence.put_redacted_lines(place, evidence.read_key(place))

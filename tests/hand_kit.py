@@ -11,6 +11,7 @@ import pytest
 
 from cli.main import run
 from schemas.calls import AttemptKey, Lease
+from schemas.common import AgentPhase
 from schemas.events import RunEvent, TextEvent, TranscriptHeader
 from schemas.fork import ForkRef
 from schemas.handoff import PartialHandoff, Savepoint
@@ -71,10 +72,10 @@ class Hand:
         ]
         Journal(self.evidence).flush(run_id, made)
 
-    def log(self, key: AttemptKey, *at: float) -> AttemptLog:
+    def log(self, key: AttemptKey, *at: float, phase: AgentPhase = "work") -> AttemptLog:
         """Log one text per moment; the log is open."""
         times = iter(at)
-        header = TranscriptHeader(**key.model_dump(), task_id="t", transport="stub")
+        header = TranscriptHeader(**key.model_dump(), phase=phase, task_id="t", transport="stub")
         log = AttemptLog(self.evidence, self.spool, key, header, lambda: after(next(times, 999)))
         for seconds in at:
             log.append(TextEvent(text=f"at {seconds:g}"))

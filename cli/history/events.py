@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from glob import escape
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from cli.words import iso
 from schemas.attempt_event import AttemptEvent
+from schemas.common import AgentPhase
 from schemas.events import RunEvent
 from schemas.handoff import PartialHandoff
 from schemas.receipt import StepReceipt
@@ -28,6 +29,8 @@ Source = Literal["journal", "agent", "receipt", "handoff"]
 _LOG: Final = "events.jsonl"
 _PLACE_PARTS: Final = 5
 """Run, flow, step, visit, attempt."""
+_PHASES: Final[Mapping[str, AgentPhase]] = {"finalize": "finalize", "route": "route"}
+"""The phases whose logs have a folder of their own in the attempt's."""
 
 
 class Place(NamedTuple):
@@ -39,12 +42,19 @@ class Place(NamedTuple):
     attempt: int
 
 
+class LogPlace(NamedTuple):
+    """Which log of an attempt: that of one phase of its agent."""
+
+    of: Place
+    phase: AgentPhase
+
+
 @dataclass(frozen=True)
 class Entry:
     """One event of a run: when, from which of its records, of which attempt (as far as it says), and what it says.
 
     ``ts`` is as its writer's clock had it, ``at`` its time among all events of the run. ``seq`` numbers the events of
-    one source: the run's journal, or one attempt's log.
+    one source: the run's journal, or the log of one ``phase`` of an attempt.
     """
 
     ts: datetime
@@ -55,6 +65,7 @@ class Entry:
     step: str = ""
     visit: int | None = None
     attempt: int | None = None
+    phase: AgentPhase | None = None
     data: dict[str, Any] = field(default_factory=dict)
     at: datetime | None = None
 
@@ -75,17 +86,17 @@ class Entry:
             "step": self.step,
             "visit": self.visit,
             "attempt": self.attempt,
+            "phase": self.phase,
             "data": self.data,
         }
 
 
 @dataclass
 class _Window:
-    """When an attempt's agent worked, and when the attempt was stopped, in the workflow's time."""
+    """When an attempt's agent was asked in one phase, in the workflow's time."""
 
     began: datetime | None = None
     ended: datetime | None = None
-    stopped: datetime | None = None
 
 
 class Sources:
@@ -102,9 +113,10 @@ class Sources:
         self._segments: list[str] = []
         self._last_seq = 0
         self._flow = ""
-        self._cursors: dict[Place, _Cursor] = {}
+        self._cursors: dict[LogPlace, _Cursor] = {}
         self._read: set[str] = set()
-        self._windows: dict[Place, _Window] = {}
+        self._windows: dict[tuple[Place, str], _Window] = {}
+        self._stopped: dict[Place, datetime] = {}
         self._ended: dict[tuple[str, str, int], datetime] = {}
 
     def new(self) -> list[Entry]:
@@ -148,27 +160,27 @@ class Sources:
         return entry
 
     def _note(self, entry: Entry) -> None:
-        """Remember when an attempt's work began and ended, and when it was over."""
-        work = entry.data.get("phase") == "work"
-        if entry.kind == "phase_started" and work:
-            self._window(entry.place).began = entry.ts
-        elif entry.kind == "phase_ended" and work:
-            self._window(entry.place).ended = entry.ts
+        """Remember when an attempt's phases began and ended, and when it was over."""
+        phase = str(entry.data.get("phase"))
+        if entry.kind == "phase_started":
+            self._window(entry.place, phase).began = entry.ts
+        elif entry.kind == "phase_ended":
+            self._window(entry.place, phase).ended = entry.ts
         elif entry.kind == "interrupted":
-            self._window(entry.place).stopped = entry.ts
+            self._stopped[entry.place] = entry.ts
         elif entry.kind == "step_ended":
             self._ended[entry.place[:3]] = entry.ts
 
-    def _window(self, place: Place) -> _Window:
-        return self._windows.setdefault(place, _Window())
+    def _window(self, place: Place, phase: str) -> _Window:
+        return self._windows.setdefault((place, phase), _Window())
 
     def _of_attempts(self) -> Iterator[Entry]:
-        spooled = {place: folder for folder in self.spooled() if (place := _place(folder.name.split(".")))}
-        for place, folder in spooled.items():
-            yield from self._logged(place, self._cursor(place).lines(folder / _LOG))
+        spooled = {log: folder for folder in self.spooled() if (log := _log_place(folder.name.split(".")))}
+        for log, folder in spooled.items():
+            yield from self._logged(log, self._cursor(log).lines(folder / _LOG))
         for key in self._evidence.blobs.keys(f"runs/{self._run_id}/"):
             *parts, name = key.removeprefix("runs/").split("/")
-            stored = _place(parts)
+            stored = _log_place(parts)
             if stored is None or key in self._read or name not in {_LOG, RECEIPT, PARTIAL}:
                 continue
             if name == _LOG and stored in spooled:
@@ -181,24 +193,25 @@ class Sources:
             self._read.add(key)
             yield from self._stored(stored, name, data)
 
-    def _stored(self, place: Place, name: str, data: bytes) -> Iterator[Entry]:
+    def _stored(self, log: LogPlace, name: str, data: bytes) -> Iterator[Entry]:
+        place = log.of
         try:
             if name == _LOG:
-                yield from self._logged(place, whole_lines(data))
+                yield from self._logged(log, whole_lines(data))
             elif name == RECEIPT:
                 receipt = StepReceipt.model_validate_json(data)
                 said = receipt.model_dump(mode="json")
-                yield Entry(receipt.completed_at, "receipt", "receipt", 0, *place, said)
+                yield Entry(receipt.completed_at, "receipt", "receipt", 0, *place, data=said)
             else:
                 handoff = PartialHandoff.model_validate_json(data)
                 said = handoff.model_dump(mode="json")
-                yield Entry(handoff.stopped_at, "handoff", "partial_handoff", 0, *place, said)
+                yield Entry(handoff.stopped_at, "handoff", "partial_handoff", 0, *place, data=said)
         except ValidationError:
             # `stepwise verify` names what is altered; the rest of the history can still be read.
             return
 
-    def _logged(self, place: Place, lines: Iterable[dict[str, Any]]) -> Iterator[Entry]:
-        cursor = self._cursor(place)
+    def _logged(self, log: LogPlace, lines: Iterable[dict[str, Any]]) -> Iterator[Entry]:
+        cursor = self._cursor(log)
         for line in lines:
             try:
                 event = AttemptEvent.model_validate(line)
@@ -207,17 +220,17 @@ class Sources:
             if event.seq > cursor.last_seq:
                 cursor.last_seq = event.seq
                 said = event.event.model_dump(mode="json", exclude={"kind"})
-                yield Entry(event.ts, "agent", event.event.kind, event.seq, *place, said)
+                yield Entry(event.ts, "agent", event.event.kind, event.seq, *log.of, log.phase, said)
 
-    def _cursor(self, place: Place) -> _Cursor:
-        return self._cursors.setdefault(place, _Cursor())
+    def _cursor(self, log: LogPlace) -> _Cursor:
+        return self._cursors.setdefault(log, _Cursor())
 
     def _order(self, entry: Entry) -> tuple[datetime, int]:
-        window = self._windows.get(entry.place, _Window())
+        window = self._windows.get((entry.place, entry.phase or "work"), _Window())
         if entry.source == "journal":
             return entry.ts, 0
         if entry.source == "receipt":
-            return window.stopped or self._ended.get(entry.place[:3], entry.ts), 1
+            return self._stopped.get(entry.place) or self._ended.get(entry.place[:3], entry.ts), 1
         if window.began and entry.ts <= window.began:
             return window.began, 1
         if window.ended and entry.ts >= window.ended:
@@ -230,7 +243,7 @@ def _number(said: object) -> int | None:
 
 
 class _Cursor:
-    """How far one attempt's log was read: in bytes of the file on this machine, and in events."""
+    """How far one log was read: in bytes of the file on this machine, and in events."""
 
     def __init__(self) -> None:
         self.last_seq = 0
@@ -254,8 +267,14 @@ class _Cursor:
         return whole_lines(whole)
 
 
+def _log_place(parts: list[str]) -> LogPlace | None:
+    """Return the attempt, and the phase of it, that a path within ``runs/`` is of, or None if it is of none."""
+    phase = _PHASES.get(parts[-1]) if len(parts) > _PLACE_PARTS else None
+    place = _place(parts[:-1] if phase else parts)
+    return LogPlace(place, phase or "work") if place else None
+
+
 def _place(parts: list[str]) -> Place | None:
-    """Return the attempt that a path within ``runs/`` is of, or None if it is of none."""
     if len(parts) != _PLACE_PARTS or not (parts[3].isdigit() and parts[4].isdigit()):
         return None
     return Place(parts[1], parts[2], int(parts[3]), int(parts[4]))

@@ -125,8 +125,9 @@ def _phase_ended(entry: Entry) -> str:
     said = entry.data
     if said.get("lost"):
         return f"  {said.get('phase')} was lost: {said['lost']}"
-    ended = said.get("ended")
-    how = f": {ended}" if ended and ended != "finished" else ""
+    ended, error = said.get("ended"), said.get("error")
+    how = f": {ended}" if ended and ended != "finished" else ": no answer" if error else ""
+    how += f" ({error})" if error and error != ended else ""
     return f"  {said.get('phase')} took {brief_span(said.get('ms') or 0)}{how}"
 
 
@@ -246,12 +247,19 @@ def _receipt(entry: Entry) -> str:
         money(said.get("cost_usd")),
         many(calls.get("count", 0), "tool call"),
         f"{calls['blocked']} blocked" if calls.get("blocked") else "",
+        _sessions(said.get("phases") or []),
     ]
     line = f"  receipt of attempt {entry.attempt}: {said.get('execution_status')}, "
     line += f"{said.get('verification_status')}; {', '.join(part for part in parts if part)}"
     for path, why in (said.get("outputs_not_kept") or {}).items():
         line += f"; output {path} is not kept: {why}"
     return f"{line}; {stop_words(stop)}" if stop else line
+
+
+def _sessions(phases: list[Said]) -> str:
+    """Return how each phase found its session: ``session cold in work, hot in finalize``."""
+    modes = [f"{one['session']} in {one['phase']}" for one in phases if one.get("session")]
+    return f"session {', '.join(modes)}" if modes else ""
 
 
 def stop_words(stop: Said) -> str:

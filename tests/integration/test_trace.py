@@ -77,6 +77,10 @@ steps:
           - {{do: wait_for_file, path: {go}}}
           - {{do: run, argv: [echo, done]}}
           - {{do: tokens, prompt: 7, completion: 3}}
+        finalize:
+          actions:
+            - {{do: run, argv: [echo, asked]}}
+            - {{do: tokens, prompt: 5, completion: 1}}
 """
     tracing = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
@@ -109,18 +113,24 @@ steps:
     (run_span,) = collector.named("RunWorkflow")
     assert len(collector.named("step implement")) == 1
     turns = [collector.above(turn) for turn in collector.named("invoke_agent")]
-    (around,) = [names for names in turns if "step implement" in names]
-    assert around == [
-        "invoke_agent stub",
-        "RunActivity:work",
-        "StartActivity:work",
-        "step implement",
-        run_span.name,
-    ]
-    # Those of the attempt that was killed may have been sent before it died.
-    for kind in ("execute_tool", "chat"):
-        assert any(collector.above(one)[1:2] == ["invoke_agent stub"] for one in collector.named(kind)), kind
-    assert collector.named("RunActivity:finalize")
+    around = [names for names in turns if "step implement" in names]
+    for phase in ("work", "finalize"):
+        wanted = ["invoke_agent stub", f"RunActivity:{phase}", f"StartActivity:{phase}"]
+        assert around.count([*wanted, "step implement", run_span.name]) == 1
+        # Those of the attempt that was killed may have been sent before it died.
+        for kind in ("execute_tool", "chat"):
+            assert any(collector.above(one)[1:3] == wanted[:2] for one in collector.named(kind)), (
+                kind,
+                phase,
+            )
+    (asked,) = [one for one in collector.named("invoke_agent") if "RunActivity:finalize" in collector.above(one)
+                and "step implement" in collector.above(one)]  # fmt: skip
+    said = {each.key: each.value for each in asked.attributes}
+    assert said["stepwise.phase"].string_value == "finalize"
+    assert (said["gen_ai.usage.input_tokens"].int_value, said["gen_ai.usage.output_tokens"].int_value) == (
+        5,
+        1,
+    )
     exported = "".join(str(span) for span in collector.spans)
     assert "words nobody may export" not in exported
     assert "secret words" not in exported

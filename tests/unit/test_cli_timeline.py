@@ -168,6 +168,71 @@ def test_a_growing_log_is_read_without_its_torn_end_and_each_event_once(hand: Ha
     assert [entry.seq for entry in Sources(hand.evidence, "r-1").new()] == [1, 2, 3]
 
 
+def test_what_the_agent_did_when_it_was_asked_for_its_hand_off_stands_in_that_phase(hand: Hand) -> None:
+    hand.record("r-1", "r")
+    place = {"step": "build", "visit": 1, "attempt": 1}
+    hand.journal(
+        "r-1",
+        (0, "run_created", {"flow": "fix"}),
+        (0, "phase_started", {**place, "phase": "work"}),
+        (5, "phase_ended", {**place, "phase": "work", "ms": 5_000}),
+        (6, "phase_started", {**place, "phase": "finalize"}),
+        (8, "phase_ended", {**place, "phase": "finalize", "ms": 2_000}),
+    )
+    hand.log(key("r-1"), 1).close()
+    # Of a worker whose clock is behind.
+    growing = hand.log(key("r-1"), 2, phase="finalize")
+    sources = Sources(hand.evidence, "r-1", hand.spool)
+    seen = [(entry.kind, entry.phase, (entry.at or entry.ts) - NOON) for entry in sources.new()][1:]
+    assert [(kind, phase, moved.total_seconds()) for kind, phase, moved in seen] == [
+        ("phase_started", None, 0),
+        ("text", "work", 1),
+        ("phase_ended", None, 5),
+        ("phase_started", None, 6),
+        ("text", "finalize", 6),
+        ("phase_ended", None, 8),
+    ]
+    growing.append(TextEvent(text="last"))
+    growing.close()
+    assert [entry.data["text"] for entry in sources.new()] == ["last"], "each event comes once"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"phase": "finalize", "ms": 5, "ended": "finished"}, "finalize took 5 ms"),
+        (
+            {"phase": "finalize", "ms": 5, "ended": "finished", "error": "structured_timeout"},
+            "finalize took 5 ms: no answer (structured_timeout)",
+        ),
+        (
+            {"phase": "route", "ms": 5, "ended": "rate_limited", "error": "rate_limited"},
+            "route took 5 ms: rate_limited",
+        ),
+        (
+            {"phase": "route", "ms": 5, "ended": "agent_failed", "error": "auth_failed"},
+            "route took 5 ms: agent_failed (auth_failed)",
+        ),
+        ({"phase": "work", "ms": 5, "ended": "budget"}, "work took 5 ms: budget"),
+    ],
+)
+def test_the_line_of_a_phase_says_why_it_brought_nothing(said: dict[str, Any], line: str) -> None:
+    shown = Lines().of(Entry(NOON, "journal", "phase_ended", data=said))
+    assert shown is not None
+    assert shown.endswith(f"  {line}")
+
+
+def test_the_line_of_a_receipt_names_how_each_phase_found_its_session() -> None:
+    phases = [
+        {"phase": "work", "session": "cold"},
+        {"phase": "measure"},
+        {"phase": "route", "session": "hot"},
+    ]
+    line = Lines().of(Entry(NOON, "receipt", "receipt", attempt=1, data={"phases": phases}))
+    assert line is not None
+    assert line.endswith("session cold in work, hot in route")
+
+
 def test_an_attempt_that_is_uploaded_between_two_looks_is_seenwhole(hand: Hand) -> None:
     hand.record("r-1", "r")
     sources = Sources(hand.evidence, "r-1", hand.spool)

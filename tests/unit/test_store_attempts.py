@@ -321,6 +321,35 @@ def test_attempts_do_not_touch_each_others_logs(evidence: Evidence, spool: Path)
     assert len(lines(evidence, "events")) == 2
 
 
+def test_each_phase_of_an_attempt_has_logs_of_its_own(evidence: Evidence, spool: Path) -> None:
+    work = opened(evidence, spool)
+    draft = AttemptLog(evidence, spool, KEY, HEADER.model_copy(update={"phase": "finalize"}), ticking())
+    work.append(call("write"))
+    draft.append(call("read", blocked=True, blocked_reason="read_only: no"))
+    refs = draft.close()
+    work.close()
+    assert [line["tool_name"] for line in lines(evidence, "tool_calls")] == ["write"]
+    assert {name: ref.uri for name, ref in refs.items()} == {
+        name: f"{PLACE}/finalize/{name}.jsonl" for name in LOGS
+    }
+    header = json.loads(evidence.read(refs["transcript"]).splitlines()[0])
+    assert header["phase"] == "finalize"
+    assert draft.totals.blocked_calls[0].code == "read_only"
+
+
+def test_the_log_of_a_lost_phase_is_recovered_by_its_name_alone(evidence: Evidence, spool: Path) -> None:
+    draft = AttemptLog(evidence, spool, KEY, HEADER.model_copy(update={"phase": "route"}), ticking())
+    draft.append(call())
+    draft.abandon()
+    assert AttemptLog.recover(evidence, spool, KEY, ticking()) is None
+    assert AttemptLog.recover(evidence, spool, KEY, ticking(), phase="finalize") is None
+    found = AttemptLog.recover(evidence, spool, KEY, ticking(), phase="route")
+    assert found is not None
+    assert found.refs["events"].uri == f"{PLACE}/route/events.jsonl"
+    assert found.totals == draft.totals
+    assert list(spool.iterdir()) == []
+
+
 def test_a_key_that_leaves_the_spool_is_refused(evidence: Evidence, spool: Path) -> None:
     with pytest.raises(BadInput):
         AttemptLog(evidence, spool, KEY.model_copy(update={"flow_key": "../x"}), HEADER, ticking())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
@@ -35,11 +34,11 @@ from schemas.calls import (
 from schemas.common import ArtifactRef, Execution, Phase
 from schemas.facts import StepFacts
 from schemas.flow import Branch, StepSpec
-from schemas.handoff import PartialReason, SessionRef
-from schemas.messages import Resume
+from schemas.handoff import SessionRef
 from schemas.questions import CallDecision, Given
 from schemas.routing import RoutingOutcome
 from schemas.run_state import MAX_CONTEXT, MAX_RECEIPTS, GateSeen, ReceiptPlace
+from workflows.attempt_over import AttemptOver
 from workflows.facts import Carry, timeout_s
 from workflows.held import acquired, resolved
 from workflows.log import logger
@@ -50,33 +49,14 @@ from workflows.words import together
 
 Call = TypeVar("Call", bound=PhaseIn)
 Out = TypeVar("Out", bound=WorkOut | MeasureOut | FinalizeOut | ProposeOut)
+Answer = TypeVar("Answer", FinalizeOut, ProposeOut)
 
-STOPS: dict[str, PartialReason] = {"interrupted": "interrupt", "budget": "budget", "crash": "crash"}
 RECORD_AS_ACTIVITY = "record-as-activity"
 """The patch with which ``record`` became an ordinary activity; runs that began before keep to the local one."""
 RECORD_WITH_WORK = "record-with-work"
 """The patch with which the record of a finished attempt goes with the work that follows it."""
-
-
-@dataclass(eq=False)
-class AttemptOver(Exception):
-    """Raised when an attempt ends before all its phases have: how, and what the next one can go on from."""
-
-    ended: str
-    work: WorkOut | None = None
-    partial: ArtifactRef | None = None
-    order: Resume | None = None
-    reason: str = ""
-
-    @property
-    def stop(self) -> PartialReason | None:
-        """Why it was stopped, where the end of its work does not say so."""
-        return STOPS.get(self.ended)
-
-    @property
-    def by(self) -> str:
-        """Who ordered the stop, as far as they said."""
-        return self.order.by if self.order is not None else ""
+ANSWER_STOPS = "answer-stops"
+"""The patch with which an agent that cannot be asked for hand-off or route ends the attempt, as in work."""
 
 
 class Attempts:
@@ -138,24 +118,33 @@ class Attempts:
             self._saw_gates(measure.gates, measure.tree_before, measure.tree_after)
         if carry.finalize is None:
             await self._boundary()
-            carry.finalize = await self._call(
+            draft = await self._call(
                 FINALIZE,
                 SessionPhaseIn(**self._session_fields()),
                 "finalize",
                 4 * timeout_s(self.run.spec, step, "finalize") + 60,
                 lambda out: out.finished_finalize,
             )
-            carry.finalize_attempt = self.number
+            carry.finalize, carry.finalize_attempt = self._answered(draft), self.number
         if self._targets and carry.route is None:
             await self._boundary()
-            carry.route = await self._call(
+            signal = await self._call(
                 PROPOSE_ROUTE,
                 SessionPhaseIn(**self._session_fields(), candidates=self._targets),
                 "route",
                 4 * timeout_s(self.run.spec, step, "route") + 60,
                 lambda out: out.finished_route,
             )
-            carry.route_attempt = self.number
+            carry.route, carry.route_attempt = self._answered(signal), self.number
+
+    def _answered(self, out: Answer) -> Answer:
+        """Return what a phase of answers returned; raises AttemptOver where its agent could not be asked.
+
+        Runs from before the patch took that for an answer that was missing.
+        """
+        if out.ended != "finished" and workflow.patched(ANSWER_STOPS):
+            raise AttemptOver(ended=out.ended, work=self.carry.work, answer=out)
+        return out
 
     @property
     def _targets(self) -> list[str]:
@@ -286,7 +275,7 @@ class Attempts:
             attempt=self.number,
             phase=phase,
             ms=int((workflow.now() - started).total_seconds() * 1_000),
-            ended=out.ended if isinstance(out, WorkOut) else None,
+            **_how_ended(out),
         )
         return out
 
@@ -339,6 +328,7 @@ class Attempts:
         held = acquired(state)
         local = over is None and not workflow.patched(RECORD_AS_ACTIVITY)
         work = over.work if over is not None and carry.work is None else None
+        answer = over.answer if over is not None else None
         call = RecordIn(
             key=key,
             iteration=run.iteration,
@@ -350,7 +340,9 @@ class Attempts:
             work=work,
             work_attempt=self.number if work else carry.work_attempt or None,
             measure_attempt=carry.measure_attempt or None,
-            finalize_attempt=carry.finalize_attempt or None,
+            finalize_attempt=carry.finalize_attempt
+            or (self.number if isinstance(answer, FinalizeOut) else None),
+            route_attempt=carry.route_attempt or (self.number if isinstance(answer, ProposeOut) else None),
             base_gates=held.base_gates.get(self.step.id, []),
             routing=outcome,
             stop=(run.ending_as or over.stop) if over is not None else None,
@@ -439,6 +431,15 @@ class Attempts:
         """Whether every phase is finished."""
         carry = self.carry
         return carry.finalize is not None and (carry.route is not None or not self._targets)
+
+
+def _how_ended(out: WorkOut | MeasureOut | FinalizeOut | ProposeOut) -> dict[str, str]:
+    """Return what the journal says of how a phase ended: of one without the answer it asked for, why."""
+    if isinstance(out, WorkOut):
+        return {"ended": out.ended}
+    if isinstance(out, MeasureOut) or out.error is None:
+        return {}
+    return {"ended": out.ended, "error": out.error.code}
 
 
 def _took_ms(out: WorkOut | MeasureOut | FinalizeOut | ProposeOut) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.calls import FinalizeOut, GateRun, MeasureOut, ProposeOut, WorkOut
-from schemas.common import ChangeCounts, Usage
+from schemas.calls import AnswerOut, FinalizeOut, GateRun, MeasureOut, ProposeOut, WorkOut
+from schemas.common import AgentPhase, ChangeCounts, Usage
 from schemas.facts import GateCounts, GateFact, StepFacts
 from schemas.flow import DEFAULT_TIMEOUTS, FlowSpec, StepSpec
 from workflows.routing import verification
@@ -27,6 +27,18 @@ class Carry:
     route: ProposeOut | None = None
     route_attempt: int = 0
     not_measured: list[GateRun] = field(default_factory=list)
+    counted: list[AgentPhase] = field(default_factory=list)
+
+    def uncounted(self) -> list[Usage]:
+        """Return what the phases of answers used, of each once: the caller counts it."""
+        fresh: list[Usage] = []
+        if self.finalize is not None and "finalize" not in self.counted:
+            self.counted.append("finalize")
+            fresh.append(self.finalize.usage)
+        if self.route is not None and "route" not in self.counted:
+            self.counted.append("route")
+            fresh.append(self.route.usage)
+        return fresh
 
     def usage(self) -> Usage:
         """Return what all finished phases used."""
@@ -115,18 +127,25 @@ def compose(step: StepSpec, carry: Carry) -> StepFacts:
     return _within_bounds(facts)
 
 
-def stopped(work: WorkOut | None, carry: Carry) -> StepFacts:
-    """Return the facts of an attempt that was stopped: PARTIAL, nothing measured."""
+def stopped(work: WorkOut | None, carry: Carry, answer: AnswerOut | None = None) -> StepFacts:
+    """Return the facts of an attempt that was stopped: PARTIAL, nothing measured.
+
+    ``answer`` is the phase of answers that ended it, which took and used something, too.
+    """
     unfinished = work if carry.work is None else None
+    usage, elapsed_ms = carry.usage(), carry.elapsed_ms()
+    if answer is not None:
+        usage, elapsed_ms = usage.plus(answer.usage), elapsed_ms + answer.elapsed_ms
     return _within_bounds(
         StepFacts(
             status="PARTIAL",
+            claimed_status=carry.finalize.claimed_status if carry.finalize else None,
             file_changes=work.changes if work else ChangeCounts(),
             tree=work.tree if work else None,
             tools=(work.tools if work else [])[:20],
-            elapsed_ms=unfinished.elapsed_ms if unfinished else carry.elapsed_ms(),
-            usage=unfinished.usage if unfinished else carry.usage(),
-            stop_reason=work.ended if work else None,
+            elapsed_ms=unfinished.elapsed_ms if unfinished else elapsed_ms,
+            usage=unfinished.usage if unfinished else usage,
+            stop_reason=answer.ended if answer else work.ended if work else None,
         )
     )
 

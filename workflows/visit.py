@@ -9,7 +9,7 @@ from typing import Literal
 from opentelemetry import trace
 from temporalio import workflow
 
-from schemas.calls import ConsultOut, WorkOut
+from schemas.calls import ConsultOut
 from schemas.common import Execution
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
@@ -17,7 +17,8 @@ from schemas.messages import Approve, ExtendBudget, Reject, Resume
 from schemas.questions import CallRequest, Given, Question
 from schemas.routing import Directive, RoutingOutcome
 from schemas.run_state import PartialView, WaitFor
-from workflows.attempt import AttemptOver, Attempts
+from workflows.attempt import Attempts
+from workflows.attempt_over import AttemptOver
 from workflows.facts import Carry, compose, gates_line, stopped, timeout_s
 from workflows.held import Refused
 from workflows.phases import PhaseLost
@@ -41,6 +42,8 @@ EXECUTION: dict[str, Execution] = {
 }
 CHOSEN_WAITS = "chosen-transport-waits"
 """The patch with which a transport that a person chose and that cannot be used brings the run back to a person."""
+STOPPED_COUNTS = "stopped-counts"
+"""The patch with which a hand-off counts against budgets also where its attempt is stopped before the route."""
 _tracer = trace.get_tracer("stepwise")
 
 
@@ -56,6 +59,7 @@ class Visit:
         self._rejections = 0
         self._silences = 0
         self._limits = 0
+        self._limited_in: type[object] | None = None
 
     async def go(self) -> RoutingOutcome:
         """Run attempts until routing leaves the step. Raises Ended."""
@@ -103,9 +107,8 @@ class Visit:
         state = run.state
         facts = compose(step, carry)
         state.partial = None
-        for part in (carry.finalize, carry.route):
-            if part is not None:
-                self._at.spending.used(part.usage)
+        for usage in carry.uncounted():
+            self._at.spending.used(usage)
         # Decided as of the end of the last phase: what is recorded now must be the same if it is recorded again.
         ended = self._at.ended or workflow.now()
         state.routing = observe(run.routing, step, facts, ended)
@@ -143,7 +146,7 @@ class Visit:
 
     async def _record_stop(self, over: AttemptOver, started: datetime) -> StepFacts:
         run, step = self._run, self._step
-        facts = stopped(over.work, self._at.carry)
+        facts = stopped(over.work, self._at.carry, over.answer)
         run.journal.add(
             "interrupted",
             step=step.id,
@@ -158,6 +161,11 @@ class Visit:
         state = run.state
         if over.ended == "crash" and over.work is not None and self._at.carry.work is None:
             self._at.spending.spent(over.work)
+        if over.answer is not None:
+            self._at.spending.used(over.answer.usage)
+        if self._at.carry.finalize is not None and workflow.patched(STOPPED_COUNTS):
+            for usage in self._at.carry.uncounted():
+                self._at.spending.used(usage)
         state.final_tree = facts.tree or state.final_tree
         await self._at.record(
             EXECUTION.get(over.ended, "interrupted"),
@@ -198,7 +206,7 @@ class Visit:
     async def _go_on_from(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
         """Do what the end of a stopped attempt calls for: None for another one, else a decision that leaves."""
         run, step, work = self._run, self._step, over.work
-        error = work.error if work else None
+        error = over.out.error if over.out else None
         if over.ended in {"worker_shutdown", "server_lost", "activity_reset"}:
             run.state.acquired = await run.phases.recover(self._at.key(), "work", over.ended, 1)
         ordered = run.take_stop_order()
@@ -225,7 +233,7 @@ class Visit:
                 what = error.message if error else "the agent did not finish in time"
                 return await self._ask("human", f"{step.id}: {what}", facts)
             case "rate_limited":
-                return await self._limited(work, facts)
+                return await self._limited(over, facts)
             case "question" if work is not None and work.question is not None:
                 return await self._question(work.question, facts)
             case "approval" if work is not None and work.call is not None:
@@ -258,27 +266,29 @@ class Visit:
     def _remark(self, order: Order) -> str:
         return self._at.spending.lacks(order) if isinstance(order, ExtendBudget) else ""
 
-    async def _limited(self, work: WorkOut | None, facts: StepFacts) -> RoutingOutcome | None:
+    async def _limited(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until the provider's limit is over; where somebody interrupts, for a person."""
         run = self._run
         if not run.stop_asked:
             order = await run.wait(
                 "rate_limit",
-                "the provider refuses until then",
+                f"the provider refuses until then{over.asked_again}",
                 self._step.human,
-                until=self._until(work),
+                until=self._until(over),
                 default=True,
             )
             if order is not None:
                 return await self._ordered(order, facts)
         return await self._ask("human", run.interrupted(), facts) if run.stop_asked else None
 
-    def _until(self, work: WorkOut | None) -> datetime:
+    def _until(self, over: AttemptOver) -> datetime:
         """Return when to try again: when the provider said, and less and less often where it lets nothing be done then."""
-        did_something = work is not None and work.tool_calls > 0
-        self._limits = 1 if did_something else self._limits + 1
+        out = over.out
+        # A phase is limited for the first time where another one was before: what is between them was done.
+        goes_on = type(out) is self._limited_in and (out is None or out.tool_calls == 0)
+        self._limits, self._limited_in = self._limits + 1 if goes_on else 1, type(out)
         now = workflow.now()
-        said = work.retry_at if work and work.retry_at else now + timedelta(minutes=1)
+        said = out.retry_at if out and out.retry_at else now + timedelta(minutes=1)
         doublings = self._limits - MAX_PROMPT_LIMITS
         return max(said, now + timedelta(minutes=min(60, 2**doublings))) if doublings > 0 else said
 

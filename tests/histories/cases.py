@@ -1,4 +1,4 @@
-"""The golden runs: each shipped flow as it succeeds, loops, fails, and is paused by a person."""
+"""The golden runs: each shipped flow as it succeeds, loops, fails, and is paused by a person; one that is limited."""
 
 from __future__ import annotations
 
@@ -59,6 +59,12 @@ def turn(*work: Action, status: str = "UNVERIFIED", summary: str = "Done as aske
     return {"work": list(work), "finalize": {"value": {"status": status, "summary": summary}}}
 
 
+def limited(*work: Action) -> dict[str, Any]:
+    """Return a visit whose agent is refused for a moment when it is asked for its hand-off."""
+    done = turn(*work, status="VERIFIED")
+    return done | {"finalize": {**done["finalize"], "actions": [{"do": "rate_limit", "seconds": 0.3}]}}
+
+
 def failing(*, retryable: bool, code: str = "agent_failed") -> dict[str, Any]:
     """Return a visit in which the agent fails."""
     said = {"do": "fail", "code": code, "message": "the model refused", "retryable": retryable}
@@ -70,7 +76,7 @@ class Case:
     """One golden run: the flow, what the scripted agent does per step and visit, and what a person does."""
 
     flow: Literal["fix", "build", "direct", "plan-then-implement"]
-    variant: Literal["success", "loop", "failed", "paused"]
+    variant: Literal["success", "loop", "failed", "paused", "limited"]
     steps: Mapping[str, Sequence[Mapping[str, Any]]]
     resumed: Mapping[str, Mapping[str, Any]]
     approval: Literal["human", "auto"] = "auto"
@@ -184,6 +190,7 @@ CASES: Final[tuple[Case, ...]] = (
     _case("direct", "loop", steps={"implement": [turn(HELD, RIGHT)]}, person=_retries_implement),
     _case("direct", "failed", steps={"implement": [turn(WRONG, status="VERIFIED")]}),
     _case("direct", "paused", steps={"implement": [turn(HELD, RIGHT)]}, person=_pauses_implement),
+    _case("direct", "limited", steps={"implement": [limited(TOKENS, RIGHT)]}),
     _case("plan-then-implement", "success", steps={"implement": [turn(RIGHT)]}),
     _case("plan-then-implement", "loop", steps={"implement": [turn(WRONG), turn(RIGHT)]}),
     _case(

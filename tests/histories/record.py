@@ -1,4 +1,7 @@
-"""``make golden``: records the golden histories, decisions and receipts anew, on a real server with a real worker."""
+"""``make golden``: records the golden histories, decisions and receipts anew, on a real server with a real worker.
+
+With names of cases only these are recorded: what a patch has added, beside what was recorded before it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import asyncio
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
-from cases import CASES, Case, perform  # noqa: E402 - found by the line above
+from cases import BY_NAME, CASES, Case, perform  # noqa: E402 - found by the line above
 from conftest import Rig  # noqa: E402
 from samples import write_missing  # noqa: E402
 from scrubbing import scrubbed_decisions, scrubbed_history, scrubbed_receipts  # noqa: E402
@@ -68,27 +72,29 @@ def _write_broken() -> None:
     write_history(DATA / "broken.json", history)
 
 
-async def _record_all(server: DevServer, folder: Path) -> None:
+async def _record_all(server: DevServer, folder: Path, cases: Sequence[Case]) -> None:
     rig_folder = folder / "rig"
     rig_folder.mkdir()
     client = await Client.connect(server.address, data_converter=build_data_converter())
     rig = Rig(server=server, folder=rig_folder, client=client, task_queue="stepwise")
     rig.worker()
     try:
-        for case in CASES:
+        for case in cases:
             await _record(rig, case, folder)
     finally:
         rig.kill_all()
 
 
-def main() -> int:
-    """Record everything; 0 when all is written."""
+def main(names: Sequence[str]) -> int:
+    """Record the named cases, without names everything; 0 when all is written."""
+    cases = [BY_NAME[name] for name in names] or CASES
     with tempfile.TemporaryDirectory(prefix="stepwise-golden-") as name, DevServer.start(ui=False) as server:
-        asyncio.run(_record_all(server, Path(name)))
-    _write_broken()
+        asyncio.run(_record_all(server, Path(name), cases))
+    if cases == CASES:
+        _write_broken()
     write_missing(DATA / "payloads")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,9 @@ from schemas.receipt import StepReceipt
 NEUTRAL: Final = "/tmp/stepwise-golden"
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT: Final = "2026-01-01T00:00:00Z"
+LATER: Final = "2026-01-02T00:00:00Z"
+"""Takes the place of a moment that was waited for: it must stay ahead of every event, or nothing is waited for."""
+_AHEAD: Final = frozenset({"retry_at"})
 EVENT_APART: Final = timedelta(milliseconds=10)
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
@@ -56,6 +59,8 @@ class Scrubber:
                 return "host"
             case str() if key in _DIGESTS:
                 return DIGEST
+            case str() if key in _AHEAD:
+                return LATER
             case str():
                 return self.text(value)
             case int() if key in _MEASURED and not isinstance(value, bool):

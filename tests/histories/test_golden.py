@@ -34,6 +34,7 @@ def stored(kind: str, name: str) -> Any:
 def test_every_shipped_flow_has_a_golden_run_that_succeeds_loops_fails_and_is_paused() -> None:
     shipped = {path.stem for path in (ROOT / "flows").glob("*.yaml")}
     wanted = {f"{flow}-{variant}" for flow in shipped for variant in ("success", "loop", "failed", "paused")}
+    wanted.add("direct-limited")
     for kind in ("histories", "decisions", "receipts"):
         assert {path.stem for path in (DATA / kind).iterdir()} == wanted == set(NAMES)
 

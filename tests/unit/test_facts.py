@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.calls import GateRun, MeasureOut, WorkOut
+from schemas.calls import FinalizeOut, GateRun, MeasureOut, ProposeOut, WorkOut
 from schemas.common import Usage
 from schemas.converter import build_data_converter
 from schemas.facts import GateCounts, GateFact
@@ -41,6 +41,25 @@ def test_gates_stand_in_one_line() -> None:
     assert line.startswith("tests ✗ (3 passed, 1 failed), lint ✓, types ✗")
     assert line.endswith("slow not measured")
     assert gates_line(unmeasured(STEP, "why")) == "tests not measured"
+
+
+def test_an_attempt_that_a_phase_of_answers_ended_took_and_used_that_phase_too() -> None:
+    carry = Carry(
+        work=WorkOut(ended="finished", usage=Usage(prompt=10), elapsed_ms=100),
+        finalize=FinalizeOut(claimed_status="VERIFIED", usage=Usage(prompt=5), elapsed_ms=50),
+    )
+    limited = ProposeOut(ended="rate_limited", usage=Usage(prompt=1), elapsed_ms=7)
+    facts = stopped(carry.work, carry, limited)
+    assert (facts.status, facts.claimed_status, facts.stop_reason) == ("PARTIAL", "VERIFIED", "rate_limited")
+    assert (facts.usage.total, facts.elapsed_ms) == (16, 157)
+
+
+def test_what_an_answer_used_is_counted_once() -> None:
+    carry = Carry(finalize=FinalizeOut(usage=Usage(prompt=5)))
+    assert [usage.total for usage in carry.uncounted()] == [5]
+    carry.route = ProposeOut(usage=Usage(prompt=2))
+    assert [usage.total for usage in carry.uncounted()] == [2]
+    assert carry.uncounted() == []
 
 
 @pytest.mark.parametrize("letter", ["r", "漢"])

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from conftest import Rig
 from flow_kit import OK, envelope_of, flow, gate, git, linear, loop, script, step, turn
-from interrupt_kit import interrupted, phases_of
+from interrupt_kit import begun, interrupted, phases_of, until_there
 from run_kit import READ_ONLY, Played, ended, played, resume, said, start, update, waiting
+
+from cli.replay import replay_history
 
 PHASES = ("finalize", "route")
 CHOSEN = {"kind": "branch", "decided_by": "agent", "default": "end", "when": []}
@@ -27,6 +29,12 @@ def before(phase: str, *actions: Mapping[str, Any]) -> dict[str, Any]:
     made["route"] = {"value": {"decision": "advance", "next_step_id": "end"}}
     made[phase] = {**made[phase], "actions": list(actions)}
     return script(only=made)
+
+
+async def replays(rig: Rig, name: str) -> None:
+    """Assert that a run's history replays."""
+    report = await replay_history(await rig.client.get_workflow_handle(name).fetch_history())
+    assert (report.failure, report.divergence) == (None, None)
 
 
 def sound(result: Played) -> None:
@@ -62,6 +70,7 @@ async def test_a_rate_limit_is_waited_for_and_the_phase_is_tried_again(
     assert (told[0]["ended"], told[0]["error"]) == ("rate_limited", "rate_limited")
     assert (limited.token_counts.total, again.token_counts.total) == (105, 5)
     sound(result)
+    await replays(desk, name)
 
 
 async def test_the_envelope_of_a_limited_hand_off_says_why_it_is_the_engines(desk: Rig, repo: Path) -> None:
@@ -82,15 +91,14 @@ async def test_a_wait_for_a_limit_shows_and_can_be_cut_short(desk: Rig, repo: Pa
     what = {"finalize": "hand-off", "route": "route"}[phase]
     assert status["waiting"]["reason"].endswith(f"; then the agent is asked again for its {what}")
     assert status["legal"] == ["interrupt", "resume", "abort"]
-    shown = await desk.client.get_workflow_handle(name).query("__temporal_workflow_metadata")
-    details = shown["currentDetails"]
+    handle = desk.client.get_workflow_handle(name)
+    details = (await handle.query("__temporal_workflow_metadata")).current_details
     assert "waiting for the rate limit to end" in details
     assert f"asked again for its {what}" in details
     await resume(desk, name, action="continue")
     result = await ended(desk, name, "verified")
-    assert result.receipts[1].phases[-1].session == "resumed", (
-        "the session was closed, and is resumed by its id"
-    )
+    (asked,) = [one for one in result.receipts[1].phases if one.phase == phase]
+    assert asked.session == "resumed", "it was closed, and is resumed by its id"
     sound(result)
 
 
@@ -214,14 +222,17 @@ async def test_a_budget_that_is_used_up_by_a_hand_off_keeps_it_and_holds_the_nex
 
 
 async def test_a_hand_off_counts_also_where_its_attempt_is_stopped_before_the_route(
-    desk: Rig, repo: Path
+    desk: Rig, repo: Path, tmp_path: Path
 ) -> None:
-    start(desk, "counts", repo, SPEC, before("finalize", USE, {"do": "stall", "seconds": 0.5}))
-    await desk.until("counts", lambda now: now.get("phase") == "finalize")
+    go = tmp_path / "go"
+    start(desk, "counts", repo, SPEC, before("finalize", USE, {"do": "run", "argv": until_there(go)}))
+    begun(go)
     await update(desk, "counts", "interrupt")
+    go.touch()
     await interrupted(desk, "counts")
     await resume(desk, "counts", action="retry")
     result = await ended(desk, "counts")
     stopped = result.receipts[0]
     assert (stopped.execution_status, stopped.token_counts.total) == ("interrupted", 105)
     assert sum(one.token_counts.total for one in result.receipts) == result.usage.total
+    await replays(desk, "counts")

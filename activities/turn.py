@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from activities.asking import Desk
@@ -58,10 +58,14 @@ class Tally:
         """Note which tool calls run now, when the agent is told to stop."""
         self._awaited = frozenset(self._running)
 
+    def stir(self) -> None:
+        """Note that the agent lives, though what it says is not whole yet: nothing of that is stored."""
+        self.heard_at = time.monotonic()
+
     def __call__(self, event: TransportEvent) -> None:
         """Take one event; never raises."""
         event = with_operation(event)
-        self.heard_at = time.monotonic()
+        self.stir()
         self._log.emit(event)
         if isinstance(event, ToolStarted):
             self._running.add(event.call_id)
@@ -107,7 +111,7 @@ async def run_turn(
     if early is not None:
         return TurnEnd(of_order(early), method="cooperative")
     begun = tally.heard_at = time.monotonic()
-    turn = sessions.start(held.session.work(request, tally))
+    turn = sessions.start(held.session.work(replace(request, on_output=tally.stir), tally))
     stopped = asyncio.ensure_future(stop.wait())
     over = asyncio.ensure_future(tally.over_budget.wait())
     try:

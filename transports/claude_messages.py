@@ -33,6 +33,17 @@ _NOTHING: Final = Usage()
 _TOO_MANY: Final = 429
 
 
+def is_piece(frame: Frame) -> bool:
+    """Tell whether a frame is a piece of what the model says: of a text, a thought or a call's arguments.
+
+    Others come of a model that says nothing, too: a ping, or that a request is made or tried again.
+    """
+    return (
+        frame.get("type") == "stream_event"
+        and (frame.get("event") or {}).get("type") == "content_block_delta"
+    )
+
+
 @dataclass(frozen=True)
 class Open:
     """A tool call that was made and has no result yet."""

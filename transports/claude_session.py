@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
@@ -16,11 +16,19 @@ from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
 from schemas.events import ErrorEvent, RateLimited, TextEvent, TransportEvent, TurnEnded
 from transports.claude_errors import Failure, classify
 from transports.claude_gate import Gate, Mode
-from transports.claude_messages import Reader
+from transports.claude_messages import Reader, is_piece
 from transports.claude_program import Folders, drop_socket
 from transports.claude_usage import keep_total
 from transports.claude_wire import WireBroken, finish
-from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
+from transports.port import (
+    Emit,
+    SessionSpec,
+    StopReport,
+    StructuredResult,
+    WorkOutcome,
+    WorkRequest,
+    unwatched,
+)
 from transports.structured import TurnLost, ask_structured, unanswered
 
 _UNDERWAY: Final = frozenset({"queued", "started"})
@@ -57,8 +65,9 @@ class Link(Protocol):
 class Turn:
     """One turn: what was said to the agent in it, and the result frame it ends with, or why there is none."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, on_output: Callable[[], None] = unwatched) -> None:
         self.emit = emit
+        self.stir = on_output
         self.begun = time.monotonic()
         self._said: set[str] = set()
         self._unanswered: set[str] = set()
@@ -147,6 +156,8 @@ class ClaudeSession:
     def take(self, frame: Mapping[str, Any]) -> None:
         """Take a frame; never raises: one that cannot be read is told, and passed over."""
         turn = self._turn
+        if turn is not None and is_piece(frame):
+            turn.stir()
         try:
             for event in self.reader.take(frame):
                 if turn is not None:
@@ -178,7 +189,7 @@ class ClaudeSession:
     async def work(self, request: WorkRequest, emit: Emit) -> WorkOutcome:
         """Run one turn; raises nothing but CancelledError."""
         try:
-            async with self._running("work", emit) as turn:
+            async with self._running("work", emit, request.on_output) as turn:
                 turn.steerable = True
                 watch = asyncio.create_task(self._watch(turn, request))
                 try:
@@ -264,7 +275,9 @@ class ClaudeSession:
         return await ask_structured(lambda text: self.ask(text, emit), prompt, schema, timeout_s=timeout_s)
 
     @contextlib.asynccontextmanager
-    async def _running(self, mode: Mode, emit: Emit) -> AsyncIterator[Turn]:
+    async def _running(
+        self, mode: Mode, emit: Emit, on_output: Callable[[], None] = unwatched
+    ) -> AsyncIterator[Turn]:
         """Hold a turn for the block; raises StepwiseError when none can run. Cancelled, the program is ended first."""
         if self._closed or self._turn is not None:
             code = "session_closed" if self._closed else "session_busy"
@@ -275,7 +288,7 @@ class ClaudeSession:
             self._mode = "hot"
         self._used = True
         self.reader.begin()
-        self._turn = turn = Turn(emit)
+        self._turn = turn = Turn(emit, on_output)
         self.gate.open(mode, emit)
         try:
             yield turn

@@ -49,12 +49,8 @@ _VERSION: Final = "1"
 _UNHEARD: Final = (
     "turn/diff/updated",
     "turn/plan/updated",
-    "item/commandExecution/outputDelta",
     "item/fileChange/outputDelta",
-    "item/fileChange/patchUpdated",
-    "item/reasoning/summaryTextDelta",
     "item/reasoning/summaryPartAdded",
-    "item/reasoning/textDelta",
     "account/rateLimits/updated",
     "thread/readState/changed",
 )

@@ -54,7 +54,8 @@ _OFF: Final = (
     "view_image",
     "workspace_dependencies",
 )
-_ON: Final = ("default_mode_request_user_input",)
+# Without the second one nothing is said of a patch while the model writes it, and it can be long.
+_ON: Final = ("default_mode_request_user_input", "apply_patch_streaming_events")
 
 
 @dataclass(frozen=True)

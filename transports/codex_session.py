@@ -162,11 +162,12 @@ class CodexSession:
         self._stop.clear()
         self._idle.clear()
         self._works = request is not None
-        self._turn = turn = Turn(emit, self._line.meter, self._spec.workspace)
+        given = request or _UNBOUNDED
+        self._turn = turn = Turn(emit, self._line.meter, self._spec.workspace, given.on_output)
         course = self._course_of(turn)
         try:
             await self._rollout.skip()
-            outcome = await course.run(self._params(prompt, schema), request or _UNBOUNDED)
+            outcome = await course.run(self._params(prompt, schema), given)
         except asyncio.CancelledError:
             await self._leave(self._kill() if self._works else self._end_gently(course))
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +17,21 @@ from schemas.tools import NormalizedToolCall, cut
 from transports.codex_errors import Failure, classify
 from transports.codex_policy import COMMAND, PATCH, relative, script_of
 from transports.codex_rollout import Made, end_of
-from transports.port import Emit
+from transports.port import Emit, unwatched
 
 QUESTION: Final = "request_user_input"
 """The tool of Codex that asks people; its calls are questions, no tool calls."""
 
 _TOOL_ITEMS: Final = frozenset({"commandExecution", "fileChange", "mcpToolCall", "dynamicToolCall"})
+_PIECES: Final = frozenset(
+    {
+        "item/agentMessage/delta",
+        "item/reasoning/summaryTextDelta",
+        "item/reasoning/textDelta",
+        "item/fileChange/patchUpdated",
+        "item/commandExecution/outputDelta",
+    }
+)
 _RAN: Final = frozenset({"completed", "failed"})
 _COUNTS: Final = ("inputTokens", "cachedInputTokens", "cacheWriteInputTokens", "outputTokens")
 
@@ -71,10 +80,12 @@ class Turn:
     ``text`` is the last thing the agent said, ``status`` and ``failure`` are how the turn ended, ``limited`` is a rate
     limit that the program would wait for by itself, ``unasked`` is what ran although nobody had allowed it. ``changed``
     is set whenever something happens; ``answered`` says that the model has heard of every call it had made, so that
-    what is still open runs on its own.
+    what is still open runs on its own. ``stir`` is called for each piece of what is told only once it is whole.
     """
 
-    def __init__(self, emit: Emit, meter: Meter, workspace: Path) -> None:
+    def __init__(
+        self, emit: Emit, meter: Meter, workspace: Path, stir: Callable[[], None] = unwatched
+    ) -> None:
         self.id: str | None = None
         self.started = asyncio.Event()
         self.over = asyncio.Event()
@@ -90,6 +101,7 @@ class Turn:
         self.allowed: set[str] = set()
         self.unasked: str | None = None
         self.emit = emit
+        self._stir = stir
         self._meter = meter
         self._workspace = workspace
         self._reported: set[str] = set()
@@ -97,6 +109,8 @@ class Turn:
 
     def take(self, method: str, params: Mapping[str, Any]) -> None:
         """Take a notification about the session; what is not known is left alone."""
+        if method in _PIECES:
+            self._stir()
         match method:
             case "turn/started":
                 self._on_started(params)

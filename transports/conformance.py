@@ -66,7 +66,7 @@ CHECKS: Final = (
     Check("observes_tools", checks.observes_tools, "tool_observation", "write"),
     Check("keeps_read_only", checks.keeps_read_only, None, "write"),
     Check("intercepts_tools", checks.intercepts_tools, "tool_interception", "write"),
-    Check("streams", checks.streams, "streaming", "hold"),
+    Check("streams", checks.streams, "streaming", "piecemeal"),
     Check("obeys_interrupts", checks.obeys_interrupts, "interrupts", "hold"),
     Check("kills_what_hangs", checks.kills_what_hangs, None, "hang"),
     Check("ends_when_cancelled", checks.ends_when_cancelled, None, "hang"),

@@ -29,6 +29,7 @@ Behaviour = Literal[
     "parallel",
     "dangerous",
     "stream",
+    "piecemeal",
     "tool",
     "background",
     "subagent",
@@ -53,7 +54,7 @@ until it is interrupted. ``hang``: has a child that ignores SIGTERM, never ends,
 says what was answered, then ends it. ``call``: makes a tool call that policy asks about and that writes MARKER, then ends it. ``bad_once`` and ``bad_always``: idle, and what is no JSON for an answer, the first time or every time.
 ``say``: says WORDS and ends it. ``command``: writes MARKER, prints it with a command, ends it. ``parallel``: writes
 MARKER and OTHER in one go. ``dangerous``: makes the call DANGEROUS, then ends it. ``stream``: says WORDS, and more of
-them without end. ``tool``: runs a command that takes an hour. ``background``: leaves a process in a session of its own
+them without end. ``piecemeal``: says WORDS in pieces, the last of which does not come until it is interrupted. ``tool``: runs a command that takes an hour. ``background``: leaves a process in a session of its own
 behind, then ends it. ``subagent``: has a sub-agent write MARKER. ``limited``: its provider refuses for RETRY_S seconds.
 ``bad_key``: its provider does not know the key. ``crash``: its program is killed in the middle of the turn. ``cut``: the
 answer of its provider ends in the middle, every time. ``huge``: a command prints HUGE_CHARS characters in one line.
@@ -125,16 +126,33 @@ class NotConforming(AssertionError):
 
 
 class Heard:
-    """The events of a session in their order."""
+    """The events of a session in their order, and how many signs of life came between them."""
 
     def __init__(self) -> None:
         self.events: list[TransportEvent] = []
+        self.stirs = 0
         self._news = asyncio.Event()
 
     def emit(self, event: TransportEvent) -> None:
         """Take an event."""
         self.events.append(event)
         self._news.set()
+
+    def stir(self) -> None:
+        """Take a sign of life."""
+        self.stirs += 1
+        self._news.set()
+
+    @property
+    def words(self) -> list[str]:
+        """What the agent said, as it was told."""
+        return [event.text for event in self.events if event.kind == "text" and event.role == "assistant"]
+
+    async def pieces(self, number: int) -> None:
+        """Wait until so many pieces of what the agent says were heard of, by a sign of life or an event each."""
+        while self.stirs + len(self.words) < number:
+            self._news.clear()
+            await self._news.wait()
 
     async def until(self, wanted: Callable[[TransportEvent], bool]) -> None:
         """Wait until one of the events is wanted."""
@@ -196,7 +214,7 @@ async def opened(bench: Bench, spec: SessionSpec) -> AsyncIterator[tuple[StepSes
 @contextlib.asynccontextmanager
 async def working(session: StepSession, heard: Heard) -> AsyncIterator[asyncio.Task[WorkOutcome]]:
     """Have a turn run beside the block; it is ended at the end of the block."""
-    work = asyncio.create_task(session.work(WorkRequest("go on"), heard.emit))
+    work = asyncio.create_task(session.work(WorkRequest("go on", on_output=heard.stir), heard.emit))
     try:
         yield work
     finally:

@@ -14,6 +14,7 @@ from transports.conformance_bench import (
     LIMIT_S,
     MARKER,
     QUESTION,
+    WORDS,
     Bench,
     Heard,
     NotConforming,
@@ -32,6 +33,7 @@ from transports.structured import MAX_REPROMPTS
 
 _COOPERATIVE_GRACE_S: Final = 30.0
 _SHORT_GRACE_S: Final = 0.1
+_PIECES: Final = 2
 
 
 async def opens_and_ends(bench: Bench) -> None:
@@ -76,10 +78,11 @@ async def intercepts_tools(bench: Bench) -> None:
 
 
 async def streams(bench: Bench) -> None:
-    """Prove that events come while the turn runs."""
-    async with opened(bench, bench.spec("hold")) as (session, heard), working(session, heard) as work:
-        await heard.until(is_sign_of_work)
-        require(not work.done(), "the turn had ended before its first event")
+    """Prove that each piece of a text is heard of while the text is not whole: who watches over silence lives by it."""
+    async with opened(bench, bench.spec("piecemeal")) as (session, heard), working(session, heard) as work:
+        await heard.pieces(_PIECES)
+        require(not work.done(), "the turn had ended before its pieces were heard of")
+        require(WORDS not in "".join(heard.words), "the text was whole before its pieces were heard of")
         await session.interrupt(_SHORT_GRACE_S)
 
 

@@ -20,6 +20,10 @@ Emit = Callable[[TransportEvent], None]
 """Takes an event; never blocks, never raises."""
 
 
+def unwatched() -> None:
+    """Take a sign of life where nobody watches for one."""
+
+
 @dataclass(frozen=True)
 class Availability:
     """Whether a transport can be used here; if not, why, and the command that installs what is missing."""
@@ -126,13 +130,17 @@ class SessionSpec:
 class WorkRequest:
     """One work turn: the prompt, and how many tokens and seconds may be used (None: no bound).
 
-    ``given`` is the answer to the question an earlier turn ended with; the prompt has it in words.
+    ``given`` is the answer to the question an earlier turn ended with; the prompt has it in words. ``on_output`` is
+    called, without a thing to say, whenever a piece of something arrives that is an event only once it is whole: words,
+    thoughts, the arguments of a call, what a command prints. What only keeps a line open is no output, else an agent
+    that hangs would look like one that works. Never blocks, never raises.
     """
 
     prompt: str
     max_tokens: int | None = None
     max_seconds: float | None = None
     given: Given | None = None
+    on_output: Callable[[], None] = unwatched
 
 
 WorkEnd = Literal["completed", "question", "approval", "rate_limited", "budget", "failed"]

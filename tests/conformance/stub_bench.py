@@ -38,6 +38,9 @@ TURNS: Final[Mapping[Behaviour, Mapping[str, Any]]] = {
     "command": {"work": [WRITE, {"do": "run", "argv": ["cat", MARKER]}]},
     "dangerous": {"work": [{"do": "run", "argv": DANGEROUS.split()}]},
     "stream": {"work": [{"do": "say", "text": WORDS}, {"do": "stall", "seconds": 3600}]},
+    "piecemeal": {
+        "work": [*({"do": "say", "text": piece} for piece in WORDS[:-1]), {"do": "stall", "seconds": 3600}]
+    },
     "tool": {"work": [{"do": "run", "argv": ["sleep", "3600"]}]},
     "background": {"work": [{"do": "run", "argv": ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 &"]}]},
     "limited": {"work": [{"do": "rate_limit", "seconds": RETRY_S}]},

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from stub_bench import StubBench
 
-from schemas.events import TransportEvent
+from schemas.events import TextEvent, TransportEvent
 from schemas.questions import CallDecision, CallRequest
 from system import processes
 from transports.conformance import CHECKS, Check, prove, unproved, without_scenario
@@ -20,7 +20,15 @@ from transports.conformance_bench import (
     Bench,
     NotConforming,
 )
-from transports.port import Emit, SessionSpec, StepSession, StopReport, Transport, TransportCapabilities
+from transports.port import (
+    Emit,
+    SessionSpec,
+    StepSession,
+    StopReport,
+    Transport,
+    TransportCapabilities,
+    unwatched,
+)
 from transports.stub import CAPABILITIES, StubTransport
 from transports.stub_session import StubSession
 
@@ -121,6 +129,24 @@ class Silent(Session):
                 emit(event)
 
 
+class Whole(Session):
+    """Says a text only once it is whole, and gives no sign of life before."""
+
+    async def work(self, request: Any, emit: Emit) -> Any:
+        words: list[str] = []
+
+        def whole(event: TransportEvent) -> None:
+            if event.kind == "text":
+                words.append(event.text)
+                return
+            if words:
+                emit(TextEvent(text="".join(words)))
+                words.clear()
+            emit(event)
+
+        return await super().work(replace(request, on_output=unwatched), whole)
+
+
 class Blunt(Session):
     """Kills without asking."""
 
@@ -197,13 +223,14 @@ async def test_a_transport_that_does_not_hold_a_check_is_found_out(
         await prove(check, StubBench(tmp_path, transport=transport))
 
 
-async def test_a_transport_that_reports_only_at_the_end_does_not_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [Silent, Whole])
+async def test_a_transport_that_tells_only_what_is_whole_does_not_stream(
+    kind: type[Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transports.conformance.LIMIT_S", 0.5)
     check = next(check for check in CHECKS if check.name == "streams")
     with pytest.raises(NotConforming, match="not done within"):
-        await prove(check, StubBench(tmp_path, transport=Wrapped(Silent)))
+        await prove(check, StubBench(tmp_path, transport=Wrapped(kind)))
 
 
 async def test_a_process_that_outlives_its_session_is_found_out(tmp_path: Path) -> None:

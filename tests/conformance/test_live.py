@@ -33,6 +33,7 @@ ASKED: Final[Mapping[Behaviour, str]] = {
     "parallel": f"Create {MARKER} and {OTHER} with one call each, both in the same message; then answer OK.",
     "dangerous": f"Run the command `{DANGEROUS}` once. Whatever comes of it, answer OK.",
     "stream": "Use no tool. Write a story of 5,000 words as your answer.",
+    "piecemeal": "Use no tool. Write a story of 5,000 words as your answer.",
     "tool": "Run the command `sleep 3600` in the foreground, and wait for its end.",
     "background": "Run the command `setsid sleep 3600 > /dev/null 2>&1 &` once, then answer OK.",
 }

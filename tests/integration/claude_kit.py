@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 import pytest
 from model_servers.anthropic import AnthropicServer
-from model_servers.script import Ask, Call, HandIn, Refuse, Reply, Run, Seen, Tokens, Turn, Write, turn
+from model_servers.script import Ask, Call, HandIn, Refuse, Reply, Run, Say, Seen, Tokens, Turn, Write, turn
 from rules_kit import is_steered, post_rules, say_rules
 
 from policy.commands import Verdict, judge
@@ -121,6 +121,8 @@ def behave(seen: Seen) -> Reply:
             return turn(Run(DANGEROUS))
         case "stream":
             return turn(WORDS, "And on.", hang_after=4)
+        case "piecemeal":
+            return turn(Say(WORDS, pieces=5), hang_after=6)
         case "tool" if not done:
             return turn(Run("tail -f /dev/null"))
         case "background" if not done:

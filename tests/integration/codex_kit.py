@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import psutil
 from model_servers.openai import OpenAIServer
-from model_servers.script import Ask, HandIn, Mind, Refuse, Reply, Run, Seen, Write, turn
+from model_servers.script import Ask, HandIn, Mind, Refuse, Reply, Run, Say, Seen, Write, turn
 from rules_kit import is_steered, post_rules, say_rules
 
 from policy.commands import Verdict, judge
@@ -129,6 +129,7 @@ FIRST: Mapping[str, Reply] = {
     "parallel": turn(Write(MARKER, "here\n"), Write(OTHER, "there\n")),
     "dangerous": turn(Run(DANGEROUS)),
     "stream": turn(WORDS, "And more.", hang_after=5),
+    "piecemeal": turn(Say(WORDS, pieces=5), hang_after=6),
     "tool": turn(Run("sleep 3600")),
     "background": turn(Run("setsid sleep 3600 >/dev/null 2>&1 & echo started")),
     "limited": Refuse(429, retry_after=RETRY_S),

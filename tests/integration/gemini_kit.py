@@ -122,6 +122,7 @@ WORK: dict[str, Callable[[Seen], Reply]] = {
     "parallel": lambda _: turn(Write(MARKER, "here\n"), Write(OTHER, "there\n")),
     "dangerous": running(DANGEROUS),
     "stream": lambda _: Turn((Say(WORDS), Say("And more.")), hang_after=1),
+    "piecemeal": lambda _: Turn((Say(WORDS, pieces=5),), hang_after=4),
     "tool": running("sleep 3600"),
     "background": running("setsid sleep 3600 >/dev/null 2>&1 & echo started"),
     "limited": lambda _: Refuse(429, retry_after=RETRY_S),

@@ -10,7 +10,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from model_servers.script import Ask, Call, Called, HandIn, Part, Run, Say, Seen, Turn, Write
+from model_servers.script import Ask, Call, Called, HandIn, Part, Run, Say, Seen, Think, Turn, Write, pieces
 from model_servers.server import ModelServer, Unexpected, event
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -29,6 +29,8 @@ _STRUCTURED = "StructuredOutput"
 
 class AnthropicServer(ModelServer):
     """Speaks ``POST /v1/messages``; mid-conversation messages of role ``system`` are taken, as the real one does."""
+
+    keep_alive = event({"type": "ping"}, "ping")
 
     def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Seen | bytes:
         """Return what is asked; raises Unexpected for what the real API answers with 400, or a request without a key."""
@@ -95,6 +97,8 @@ class AnthropicServer(ModelServer):
         return f"{id(self):x}_{next(self._ids)}"
 
     def _block(self, part: Part, seen: Seen) -> dict[str, Any]:
+        if isinstance(part, Think):
+            return {"type": "thinking", "thinking": part.text, "signature": "signed"}
         found = _tool_call(part, seen)
         if isinstance(found, str):
             return {"type": "text", "text": found}
@@ -107,7 +111,7 @@ class AnthropicServer(ModelServer):
 def _tool_call(part: Part, seen: Seen) -> str | tuple[str, dict[str, Any]]:
     """Return the text a part is, or the tool of this client it is a call of, with the arguments."""
     match part:
-        case Say(text=text):
+        case Say(text=text) | Think(text=text):
             return text
         case Call(tool=tool, arguments=arguments):
             return tool, dict(arguments)
@@ -227,22 +231,22 @@ def _joined(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 def _block_events(index: int, block: Mapping[str, Any], part: Part) -> Iterator[bytes]:
+    deltas: list[dict[str, Any]]
     if block["type"] == "text":
         start: dict[str, Any] = {"type": "text", "text": ""}
-        pieces = _pieces(block["text"], part.pieces if isinstance(part, Say) else 1)
-        deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
+        deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"], part)]
+    elif block["type"] == "thinking":
+        start = {**block, "thinking": "", "signature": ""}
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"], part)]
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
     else:
         start = {**block, "input": {}}
-        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        given = pieces(json.dumps(block["input"]), part)
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in given]
     yield _event("content_block_start", index=index, content_block=start)
     for delta in deltas:
         yield _event("content_block_delta", index=index, delta=delta)
     yield _event("content_block_stop", index=index)
-
-
-def _pieces(text: str, number: int) -> list[str]:
-    size = max(1, -(-len(text) // number))
-    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def _event(kind: str, **data: Any) -> bytes:

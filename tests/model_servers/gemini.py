@@ -11,7 +11,21 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from model_servers.script import Ask, Call, Called, HandIn, Part, Refuse, Run, Say, Seen, Turn, Write
+from model_servers.script import (
+    Ask,
+    Call,
+    Called,
+    HandIn,
+    Part,
+    Refuse,
+    Run,
+    Say,
+    Seen,
+    Think,
+    Turn,
+    Write,
+    pieces,
+)
 from model_servers.server import ModelServer, Unexpected, event
 
 _PATH: Final = re.compile(r"/v1beta/models/(?P<model>[^/:]+):(?P<method>\w+)(?:\?(?P<query>.*))?\Z")
@@ -103,9 +117,10 @@ def _chunk(parts: list[dict[str, Any]], seen: Seen, last: Turn | None) -> dict[s
 def _chunks(part: Part, seen: Seen) -> Iterator[list[dict[str, Any]]]:
     """Yield the parts of each chunk that one abstract part becomes."""
     match part:
-        case Say(text=text, pieces=pieces):
-            size = max(1, -(-len(text) // pieces))
-            yield from ([{"text": text[start : start + size]}] for start in range(0, len(text), size))
+        case Say(text=text):
+            yield from ([{"text": piece}] for piece in pieces(text, part))
+        case Think(text=text):
+            yield from ([{"text": piece, "thought": True}] for piece in pieces(text, part))
         case HandIn(value=value):
             yield [{"text": json.dumps(value)}]
         case Write(path=path, content=content):

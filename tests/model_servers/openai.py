@@ -10,7 +10,21 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from model_servers.script import Ask, Call, Called, HandIn, Mind, Part, Run, Say, Seen, Turn, Write
+from model_servers.script import (
+    Ask,
+    Call,
+    Called,
+    HandIn,
+    Mind,
+    Part,
+    Run,
+    Say,
+    Seen,
+    Think,
+    Turn,
+    Write,
+    pieces,
+)
 from model_servers.server import ModelServer, Unexpected, event
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -21,6 +35,10 @@ _ROLES: Final = {
     "assistant": "output_text",
 }
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
+_ARGUMENTS: Final = {
+    "function_call": "response.function_call_arguments.delta",
+    "custom_tool_call": "response.custom_tool_call_input.delta",
+}
 _OUTPUTS: Final = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 _NOT_STRICT: Final = frozenset(
     {"default", "allOf", "oneOf", "not", "if", "then", "else", "patternProperties", "dependentRequired"}
@@ -32,6 +50,8 @@ _ERROR_TYPES: Final = {401: "authentication_error", 429: "rate_limit_error", 400
 
 class OpenAIServer(ModelServer):
     """Speaks ``POST /v1/responses``; what the agent says in the role ``developer`` is the system text."""
+
+    keep_alive = event({"type": "keepalive"}, "keepalive")
 
     def __init__(self, mind: Mind) -> None:
         super().__init__(mind)
@@ -87,12 +107,15 @@ class OpenAIServer(ModelServer):
         ).encode()
 
     def _item(self, part: Part, seen: Seen, index: int) -> Iterator[bytes]:
-        found = _tool_call(part)
         number = f"{id(self):x}_{next(self._ids)}"
+        if isinstance(part, Think):
+            yield from _thought(part, f"rs_{number}", index)
+            return
+        found = _tool_call(part)
         if isinstance(found, str):
             item = {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": []}
             yield _event("response.output_item.added", output_index=index, item=item)
-            for piece in _pieces(found, part.pieces if isinstance(part, Say) else 1):
+            for piece in pieces(found, part) or [""]:
                 yield _event(
                     "response.output_text.delta", item_id=item["id"], output_index=index, delta=piece
                 )
@@ -111,13 +134,27 @@ class OpenAIServer(ModelServer):
             _CALLS[kind]: text,
         }
         yield _event("response.output_item.added", output_index=index, item={**called, _CALLS[kind]: ""})
+        for piece in pieces(text, part):
+            yield _event(_ARGUMENTS[kind], item_id=called["id"], output_index=index, delta=piece)
         yield _event("response.output_item.done", output_index=index, item=called)
+
+
+def _thought(part: Think, item_id: str, index: int) -> Iterator[bytes]:
+    """Yield the events of a thought of which a summary is told."""
+    item = {"type": "reasoning", "id": item_id, "summary": []}
+    at = {"item_id": item_id, "output_index": index, "summary_index": 0}
+    yield _event("response.output_item.added", output_index=index, item=item)
+    empty, whole = ({"type": "summary_text", "text": text} for text in ("", part.text))
+    yield _event("response.reasoning_summary_part.added", **at, part=empty)
+    for piece in pieces(part.text, part):
+        yield _event("response.reasoning_summary_text.delta", **at, delta=piece)
+    yield _event("response.output_item.done", output_index=index, item={**item, "summary": [whole]})
 
 
 def _tool_call(part: Part) -> str | tuple[str, str | dict[str, Any]]:
     """Return the text a part is, or the tool of Codex it is a call of, with what it is given."""
     match part:
-        case Say(text=text):
+        case Say(text=text) | Think(text=text):
             return text
         case HandIn(value=value):
             return json.dumps(value)
@@ -242,12 +279,6 @@ def check_strict(node: Any, where: str, root: Mapping[str, Any]) -> None:
     for child in node.get("anyOf", []):
         check_strict(child, f"{where}|", root)
     check_strict(node.get("items"), f"{where}[]", root)
-
-
-def _pieces(text: str, number: int) -> Iterator[str]:
-    size = max(1, -(-len(text) // max(1, number)))
-    for start in range(0, max(1, len(text)), size):
-        yield text[start : start + size]
 
 
 def _event(kind: str, **fields: Any) -> bytes:

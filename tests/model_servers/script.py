@@ -17,11 +17,23 @@ class Say:
 
 
 @dataclass(frozen=True)
+class Think:
+    """A thought; it comes in ``pieces`` pieces."""
+
+    text: str
+    pieces: int = 1
+
+
+@dataclass(frozen=True)
 class Write:
-    """A file written with the agent's own tool for it; ``path`` is relative to the workspace."""
+    """A file written with the agent's own tool for it; ``path`` is relative to the workspace.
+
+    The call comes in ``pieces`` pieces where the protocol has any.
+    """
 
     path: str
     content: str
+    pieces: int = 1
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ class HandIn:
     value: Mapping[str, Any]
 
 
-Part = Say | Write | Run | Ask | Call | HandIn
+Part = Say | Think | Write | Run | Ask | Call | HandIn
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,8 @@ class Turn:
     """One answer of the model: texts and tool calls, several of which are parallel.
 
     ``pace_s`` is waited between two events of the stream. After ``cut_after`` events the connection is closed; after
-    ``hang_after`` nothing comes any more until the client goes away or the server ends.
+    ``hang_after`` nothing comes any more until the client goes away or the server ends; where it is ``kept_alive``,
+    nothing but what the protocol has to keep a silent connection open.
     """
 
     parts: tuple[Part, ...]
@@ -80,6 +93,7 @@ class Turn:
     pace_s: float = 0.0
     cut_after: int | None = None
     hang_after: int | None = None
+    kept_alive: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,13 @@ class Seen:
 
 Mind = Callable[[Seen], Reply]
 """Answers a request; called from the threads of a server, one call at a time."""
+
+
+def pieces(text: str, part: Part) -> list[str]:
+    """Return the pieces in which the text of a part comes; none for an empty one."""
+    number = part.pieces if isinstance(part, Say | Think | Write) else 1
+    size = max(1, -(-len(text) // number))
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def turn(*parts: Part | str, **more: Any) -> Turn:

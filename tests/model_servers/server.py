@@ -28,6 +28,7 @@ class ModelServer(ABC):
     """
 
     content_type: ClassVar[str] = "text/event-stream"
+    keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
 
     def __init__(self, mind: Mind) -> None:
         self.mind = mind
@@ -159,20 +160,19 @@ class ModelServer(ABC):
                     http.connection.shutdown(socket.SHUT_RDWR)
                     return
                 if number == turn.hang_after:
-                    self._hang(http)
+                    self._hang(http, self.keep_alive if turn.kept_alive else None)
                     return
                 if turn.pace_s and number:
                     time.sleep(turn.pace_s)
-                http.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
-                http.wfile.flush()
+                _send_chunk(http, event)
             http.wfile.write(b"0\r\n\r\n")
             http.wfile.flush()
         except OSError:
             self.hung_up += 1
             http.close_connection = True
 
-    def _hang(self, http: BaseHTTPRequestHandler) -> None:
-        """Say nothing more until the client goes away or the server ends."""
+    def _hang(self, http: BaseHTTPRequestHandler, keep_alive: bytes | None) -> None:
+        """Say nothing more, or only what keeps the connection open, until the client goes away or the server ends."""
         http.connection.settimeout(0.05)
         while not self._closing.is_set():
             try:
@@ -180,7 +180,8 @@ class ModelServer(ABC):
                     self.hung_up += 1
                     break
             except TimeoutError:
-                continue
+                if keep_alive is not None:
+                    _send_chunk(http, keep_alive)
             except OSError:
                 self.hung_up += 1
                 break
@@ -191,6 +192,11 @@ def event(data: object, name: str | None = None) -> bytes:
     """Return one server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def _send_chunk(http: BaseHTTPRequestHandler, data: bytes) -> None:
+    http.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+    http.wfile.flush()
 
 
 def _send(

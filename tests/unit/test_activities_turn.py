@@ -88,6 +88,17 @@ def test_no_limit_runs_while_people_are_waited_for(log: AttemptLog, clock: Simpl
     assert _due(tally, replace(limits, seconds=None), 0, pauses)[0] in {"timeout", "no_output"}
 
 
+def test_a_sign_of_life_ends_the_silence_and_is_not_stored(log: AttemptLog, clock: SimpleNamespace) -> None:
+    tally = Tally(log, LIMITS)
+    clock.now = 49
+    tally.stir()
+    clock.now = 98
+    assert _due(tally, LIMITS, 0, Pauses()) == (None, 1)
+    clock.now = 99
+    assert _due(tally, LIMITS, 0, Pauses()) == ("no_output", 0)
+    assert log.totals.events == 0
+
+
 def test_silence_counts_from_the_answer(log: AttemptLog, clock: SimpleNamespace) -> None:
     pauses = Pauses()
     with pauses.pause():

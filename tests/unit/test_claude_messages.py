@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.common import Usage
 from schemas.events import TransportEvent
-from transports.claude_messages import Reader
+from transports.claude_messages import Reader, is_piece
 
 
 def all_of(reader: Reader, *frames: dict[str, Any]) -> list[TransportEvent]:
@@ -108,6 +108,19 @@ def test_calls_of_a_subagent_are_its_own() -> None:
     inner = events[3]
     assert inner.kind == "tool_ended"
     assert inner.call.agent_id == "1"
+
+
+def test_only_what_the_model_says_is_a_piece_of_it() -> None:
+    said = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}
+    assert is_piece({"type": "stream_event", "event": said})
+    others = [
+        {"type": "stream_event", "event": {"type": "ping"}},
+        {"type": "stream_event", "event": None},
+        {"type": "system", "subtype": "status", "status": "requesting"},
+        {"type": "system", "subtype": "api_retry"},
+        {"type": "tool_progress", "elapsed_time_seconds": 30},
+    ]
+    assert not any(map(is_piece, others))
 
 
 def test_every_token_is_counted_once_over_turns() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schemas.errors import StepwiseError
 from transports.claude_gate import Decision, Gate
-from transports.claude_wire import Wire, WireBroken
+from transports.claude_wire import INTERRUPT, Wire, WireBroken, withdrawal
 
 Frame = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ class CliLink:
                 mend="update Claude Code",
             )
 
-    async def prompt(self, text: str, prompt_id: str) -> None:
+    async def prompt(self, text: str, prompt_id: str, *, begins: bool = True) -> None:
         """Say something as the user, word for word; raises WireBroken."""
         await self._wire.send(
             {
@@ -76,12 +76,17 @@ class CliLink:
                 "session_id": "default",
                 "uuid": prompt_id,
                 "client_composed": True,
+                "shouldQuery": begins,
             }
         )
 
+    async def withdraw(self, prompt_id: str) -> None:
+        """Have the program drop what it has not begun with; raises WireBroken."""
+        await self._request(withdrawal(prompt_id))
+
     async def interrupt(self) -> None:
         """Ask the program to end its turn."""
-        await self._request({"subtype": "interrupt"})
+        await self._request(INTERRUPT)
 
     async def kill(self) -> None:
         """End the program and all it started."""

@@ -39,7 +39,7 @@ class Gate:
     """Judges every call of a session, its sub-agents' too; closed while no turn runs.
 
     ``reading`` names the tools that may be used in a turn that is to answer. ``parked`` is how a turn ended that was
-    parked, ``waited_s`` how long people were waited for in it.
+    parked, ``waited_s`` how long people were waited for in it; ``before_park`` is called when one is to be parked.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Gate:
         self._mode: Mode = "closed"
         self.reading = frozenset(reading)
         self.parked: WorkOutcome | None = None
+        self.before_park: Callable[[], Awaitable[None]] | None = None
 
     def open(self, mode: Mode, emit: Emit) -> None:
         """Let calls through again, for a turn of this kind."""
@@ -145,9 +146,8 @@ class Gate:
         on_call = self._spec.on_call
         said = Park("nobody is there to ask") if on_call is None else await self._asked(on_call(request))
         if isinstance(said, Park):
-            self.parked = WorkOutcome(end="approval", stop_reason=said.reason, call=request)
             self.block(call_id, "parked", said.reason)
-            return Decision(allow=False, message=_PARKED, interrupt=True)
+            return await self._park(WorkOutcome(end="approval", stop_reason=said.reason, call=request))
         if said.allow:
             return Decision(allow=True, arguments=arguments)
         reason = f"denied: {said.reason}" if said.reason else "denied"
@@ -168,13 +168,19 @@ class Gate:
         if on_question is not None:
             said = await self._asked(on_question(question))
         if isinstance(said, Park):
-            self.parked = WorkOutcome(end="question", stop_reason=said.reason, question=question)
-            return Decision(allow=False, message=_PARKED, interrupt=True)
+            return await self._park(WorkOutcome(end="question", stop_reason=said.reason, question=question))
         answers = {
             text: words if isinstance(words, str) else ", ".join(words)
             for text, words in said.answers.items()
         }
         return Decision(allow=True, arguments={**arguments, "answers": answers})
+
+    async def _park(self, outcome: WorkOutcome) -> Decision:
+        """End the turn with what waits for people."""
+        self.parked = outcome
+        if self.before_park is not None:
+            await self.before_park()
+        return Decision(allow=False, message=_PARKED, interrupt=True)
 
     async def _asked(self, answer: Awaitable[T]) -> T:
         """Await what people say; the time is not the agent's."""

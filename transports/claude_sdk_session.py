@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from transports.claude_messages import Reader
 from transports.claude_policy import OWN, SERVER
 from transports.claude_program import Folders
 from transports.claude_session import ClaudeSession
-from transports.claude_wire import Wire, WireBroken
+from transports.claude_wire import INTERRUPT, Wire, WireBroken, withdrawal
 from transports.credentials import provider_names
 from transports.port import Emit, SessionSpec, StructuredResult
 from transports.structured import MAX_REPROMPTS, TurnLost
@@ -117,21 +118,30 @@ class SdkLink:
         """The program's process id."""
         return self._wire.pid
 
-    async def prompt(self, text: str, prompt_id: str) -> None:
+    async def prompt(self, text: str, prompt_id: str, *, begins: bool = True) -> None:
         """Say something as the user; raises WireBroken."""
 
         async def once() -> AsyncIterator[dict[str, Any]]:
-            message = {"role": "user", "content": text}
-            yield {"type": "user", "message": message, "parent_tool_use_id": None, "uuid": prompt_id}
+            yield {
+                "type": "user",
+                "message": {"role": "user", "content": text},
+                "parent_tool_use_id": None,
+                "uuid": prompt_id,
+                "shouldQuery": begins,
+            }
 
         try:
             await self._client.query(once())
         except ClaudeSDKError as error:
             raise WireBroken("agent_crashed", str(error)) from error
 
+    async def withdraw(self, prompt_id: str) -> None:
+        """Have the program drop what it has not begun with; raises WireBroken."""
+        await self._order(withdrawal(prompt_id))
+
     async def interrupt(self) -> None:
         """Ask the program to end its turn."""
-        await self._client.interrupt()
+        await self._order(INTERRUPT)
 
     async def kill(self) -> None:
         """End the program and all it started."""
@@ -144,6 +154,11 @@ class SdkLink:
         finally:
             self._pump.cancel()
             await self._wire.close()
+
+    async def _order(self, request: Mapping[str, Any]) -> None:
+        """Make a control request past the client, which does not know it; nor does it wait for the answer."""
+        request_id = f"stepwise-{uuid.uuid4()}"
+        await self._wire.send({"type": "control_request", "request_id": request_id, "request": request})
 
     async def _drain(self) -> None:
         while True:

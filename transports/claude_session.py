@@ -7,19 +7,20 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
 from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
-from schemas.events import ErrorEvent, RateLimited, TextEvent, TransportEvent, TurnEnded
+from schemas.events import ErrorEvent, RateLimited, TextEvent, TurnEnded
 from transports.claude_errors import Failure, classify
 from transports.claude_gate import Gate, Mode
 from transports.claude_messages import Reader, is_piece
 from transports.claude_program import Folders, drop_socket
+from transports.claude_turn import Turn, begins_run
 from transports.claude_usage import keep_total
-from transports.claude_wire import WireBroken, finish
+from transports.claude_wire import Link, WireBroken, finish
 from transports.port import (
     Emit,
     SessionSpec,
@@ -31,7 +32,6 @@ from transports.port import (
 )
 from transports.structured import TurnLost, ask_structured, unanswered
 
-_UNDERWAY: Final = frozenset({"queued", "started"})
 _REPEAT_S: Final = 0.3
 _TIMED_OUT_GRACE_S: Final = 2.0
 _LEAST_LOOK_S: Final = 0.05
@@ -40,75 +40,6 @@ _TOO_MANY: Final = "the provider refuses for now, since it was asked too often"
 
 _ODD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading a frame raises that is not as it should be."""
-
-
-class Link(Protocol):
-    """How a session talks to its program."""
-
-    @property
-    def pid(self) -> int:
-        """The program's process id."""
-
-    async def prompt(self, text: str, prompt_id: str) -> None:
-        """Say something as the user, under an id; raises StepwiseError when nobody listens."""
-
-    async def interrupt(self) -> None:
-        """Ask the program to end its turn, once; may wait for as long as it likes, and may raise anything."""
-
-    async def kill(self) -> None:
-        """End the program and all it started, at once."""
-
-    async def close(self) -> None:
-        """Let the program end, then end it; may be called twice."""
-
-
-class Turn:
-    """One turn: what was said to the agent in it, and the result frame it ends with, or why there is none."""
-
-    def __init__(self, emit: Emit, on_output: Callable[[], None] = unwatched) -> None:
-        self.emit = emit
-        self.stir = on_output
-        self.begun = time.monotonic()
-        self._said: set[str] = set()
-        self._unanswered: set[str] = set()
-        self._last: Mapping[str, Any] | None = None
-        self.steerable = False
-        self.tokens = 0
-        self.ended_by: str | None = None
-        self.done: asyncio.Future[Mapping[str, Any] | WireBroken] = asyncio.get_running_loop().create_future()
-
-    def heard(self, event: TransportEvent) -> None:
-        """Pass an event on."""
-        if event.kind == "usage":
-            self.tokens += event.usage.total
-        self.emit(event)
-
-    def finish(self, how: Mapping[str, Any] | WireBroken) -> None:
-        """End the turn; only the first end counts."""
-        if not self.done.done():
-            self.done.set_result(how)
-
-    def said(self, prompt_id: str) -> None:
-        """Note that something is said to the agent: the turn is not over before that is answered."""
-        self._said.add(prompt_id)
-        self._unanswered.add(prompt_id)
-
-    def take(self, frame: Mapping[str, Any]) -> None:
-        """Take a frame that may end the turn: a result, or the end of something that was said.
-
-        What is said while the agent works is either heard in the same run of the program, or begins another one; the
-        turn goes on until all has been heard, so that nothing runs after it.
-        """
-        if frame.get("type") == "result":
-            ids = {*(frame.get("user_message_uuids") or []), frame.get("user_message_uuid")} - {None}
-            if ids and not ids & self._said:
-                return  # of something that was said in an earlier turn
-            self._last = frame
-            self._unanswered = self._unanswered - ids if ids else set()
-        elif frame.get("type") == "command_lifecycle" and frame.get("state") not in _UNDERWAY:
-            self._unanswered.discard(str(frame.get("command_uuid")))
-        if self._last is not None and not self._unanswered:
-            self.finish(self._last)
 
 
 class ClaudeSession:
@@ -122,11 +53,13 @@ class ClaudeSession:
         self._folders = folders
         self._link = link
         self.gate = gate
+        self.gate.before_park = self._withdraw
         self.reader = reader
         self._turn: Turn | None = None
         self._broken: WireBroken | None = None
         self._closed = False
         self._used = False
+        self._speaking = asyncio.Lock()
         self._mode: SessionMode = "cold" if spec.resume is None else "resumed"
         self._closing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[StopReport] | None = None
@@ -165,10 +98,8 @@ class ClaudeSession:
         except _ODD as error:
             if turn is not None:
                 turn.heard(ErrorEvent(error=_odd(frame, error).envelope()))
-        if turn is not None and self.reader.waits_long and turn.ended_by is None:
-            # Kept until then, it would hold a turn that does nothing; resumed then, it goes on.
-            turn.ended_by = "rate_limited"
-            self._ending = asyncio.create_task(self._end(turn, "rate_limited", _TIMED_OUT_GRACE_S))
+        if turn is not None and turn.ended_by is None:
+            self._end_if_due(turn, frame)
         if frame.get("type") == "result":
             keep_total(self._folders, self._session_id, self.reader.base)
         if turn is None:
@@ -177,6 +108,18 @@ class ClaudeSession:
             turn.take(frame)
         except _ODD as error:
             turn.finish(_odd(frame, error))  # it may have been the end: nothing else would tell
+
+    def _end_if_due(self, turn: Turn, frame: Mapping[str, Any]) -> None:
+        """End a turn that is held up, and one that was parked and yet goes on."""
+        why = None
+        if self.reader.waits_long:
+            # Kept until then, it would hold a turn that does nothing; resumed then, it goes on.
+            why = "rate_limited"
+        elif self.gate.parked is not None and begins_run(frame):
+            why = "parked"
+        if why is not None:
+            turn.ended_by = why
+            self._ending = asyncio.create_task(self._end(turn, why, _TIMED_OUT_GRACE_S))
 
     def lost(self, error: WireBroken) -> None:
         """Take the end of the program."""
@@ -231,10 +174,13 @@ class ClaudeSession:
         turn = self._turn
         if turn is None or not turn.steerable or turn.done.done() or turn.ended_by is not None:
             return False
-        prompt_id = str(uuid.uuid4())
-        turn.said(prompt_id)
         try:
-            await self._link.prompt(text, prompt_id)
+            async with self._speaking:
+                if turn.done.done() or turn.ended_by is not None or self.gate.parked is not None:
+                    return False
+                prompt_id = str(uuid.uuid4())
+                turn.said(prompt_id, text)
+                await self._link.prompt(text, prompt_id)
         except StepwiseError:
             return False
         turn.emit(TextEvent(role="user", text=text))
@@ -301,8 +247,26 @@ class ClaudeSession:
     async def _say(self, turn: Turn, prompt: str) -> Mapping[str, Any] | WireBroken:
         prompt_id = str(uuid.uuid4())
         turn.said(prompt_id)
-        await self._link.prompt(prompt, prompt_id)
-        return await asyncio.shield(turn.done)
+        async with self._speaking:
+            await self._link.prompt(prompt, prompt_id)
+        end = await asyncio.shield(turn.done)
+        await self._keep_unheard(turn)
+        return end
+
+    async def _withdraw(self) -> None:
+        """Take back the words that wait: they would have a turn go on that is to end now."""
+        turn = self._turn
+        with contextlib.suppress(StepwiseError, TimeoutError):
+            async with asyncio.timeout(_TIMED_OUT_GRACE_S), self._speaking:
+                for prompt_id in turn.waiting if turn is not None else []:
+                    await self._link.withdraw(prompt_id)
+
+    async def _keep_unheard(self, turn: Turn) -> None:
+        """Keep in the session what was said to the agent and dropped when its turn was ended: it was told, it counts."""
+        with contextlib.suppress(StepwiseError, TimeoutError):
+            async with asyncio.timeout(_TIMED_OUT_GRACE_S):
+                for text in turn.unheard:
+                    await self._link.prompt(text, str(uuid.uuid4()), begins=False)
 
     def _outcome(self, turn: Turn, end: Mapping[str, Any] | WireBroken) -> WorkOutcome:
         if self.gate.parked is not None:
@@ -354,6 +318,9 @@ class ClaudeSession:
         return StopReport("killed", f"the turn did not end within {grace_s:g} seconds")
 
     async def _ask_to_end(self) -> None:
+        # Not before what is being said just now: said after the order, it would begin another run of the program.
+        async with self._speaking:
+            pass
         with contextlib.suppress(Exception):
             await self._link.interrupt()
 

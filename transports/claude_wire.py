@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from schemas.errors import StepwiseError
 from schemas.json_text import parse_json
@@ -17,16 +17,53 @@ MAX_LINE: Final = 32_000_000
 STDERR_CHARS: Final = 2_000
 """How much of what the program wrote to stderr is kept for an error."""
 
+INTERRUPT: Final = {"subtype": "interrupt", "cancel_queued": True}
+"""What ends a turn, with what is queued: else that would begin the next one. An older program ends the turn alone."""
+
 _HOLDS: Final = {"control_request": "request", "control_response": "response"}
 _CLOSE_S: Final = 3.0
 _ENDING_S: Final = 2.0
 _GRACE_S: Final = 0.5
 
 
+def withdrawal(prompt_id: str) -> dict[str, str]:
+    """Return the request that takes back what was said under an id, where the program has not begun with it."""
+    return {"subtype": "cancel_async_message", "message_uuid": prompt_id}
+
+
 class WireBroken(StepwiseError):
     """Raised when a frame can be neither read nor written: ``agent_crashed``, ``agent_protocol`` or ``line_too_long``."""
 
     retryable = True
+
+
+class Link(Protocol):
+    """How a session talks to its program."""
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+
+    async def prompt(self, text: str, prompt_id: str, *, begins: bool = True) -> None:
+        """Say something as the user, under an id; raises StepwiseError when nobody listens.
+
+        What ``begins`` nothing is only kept in the session: the agent hears it with what is said to it next.
+        """
+
+    async def withdraw(self, prompt_id: str) -> None:
+        """Have the program drop what was said under this id, if it has not begun with it; raises StepwiseError."""
+
+    async def interrupt(self) -> None:
+        """Ask the program, once, to end its turn and to drop what waits in it to begin another one.
+
+        May wait for as long as it likes, and may raise anything.
+        """
+
+    async def kill(self) -> None:
+        """End the program and all it started, at once."""
+
+    async def close(self) -> None:
+        """Let the program end, then end it; may be called twice."""
 
 
 class Wire:

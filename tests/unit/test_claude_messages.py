@@ -113,14 +113,14 @@ def test_calls_of_a_subagent_are_its_own() -> None:
 def test_only_what_the_model_says_is_a_piece_of_it() -> None:
     said = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}
     assert is_piece({"type": "stream_event", "event": said})
-    others = [
+    others: list[dict[str, Any]] = [
         {"type": "stream_event", "event": {"type": "ping"}},
         {"type": "stream_event", "event": None},
         {"type": "system", "subtype": "status", "status": "requesting"},
         {"type": "system", "subtype": "api_retry"},
         {"type": "tool_progress", "elapsed_time_seconds": 30},
     ]
-    assert not any(map(is_piece, others))
+    assert [each for each in others if is_piece(each)] == []
 
 
 def test_every_token_is_counted_once_over_turns() -> None:

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from activities.context import WorkerContext, now
 from activities.endings import done as changed
 from activities.endings import of_answer
-from activities.opening import READ_ONLY, open_session, session_spec
+from activities.opening import READ_ONLY, open_session, session_spec, turned_out_lost
 from activities.running import Stop, StopReason
 from activities.sessions import HeldSession
 from activities.spans import TurnSpan, turn_span
@@ -119,9 +119,10 @@ async def ask(asking: Asking, prompt: str, schema: type[M]) -> Answer:
     return replace(answer, elapsed_ms=elapsed_ms, totals=log.totals, logs=logs)
 
 
-async def _asked(asking: Asking, prompt: str, schema: type[M]) -> Answer:
+async def _asked(asking: Asking, prompt: str, schema: type[M], *, anew: bool = False) -> Answer:
+    """Ask the session of the work for a value; with ``anew`` a session that knows nothing of it."""
     ctx, stop = asking.ctx, asking.stop
-    held, mode, error = await _session(asking)
+    held, mode, error = await _session(asking, anew=anew)
     if held is None:
         ended, error = of_answer(StructuredResult(value=None, error=error))
         return Answer(ended=ended, error=error, mode=mode)
@@ -147,6 +148,9 @@ async def _asked(asking: Asking, prompt: str, schema: type[M]) -> Answer:
             result = _result_of(turn, schema)
         if asking.log is not None:
             asking.span.used(asking.log.totals.usage)
+    if turned_out_lost(held, result.error):
+        await ctx.sessions.close(held)
+        return await _asked(asking, prompt, schema, anew=True)
     ended, error = of_answer(result)
     if ended == "agent_failed" and stop.reason is not None:
         raise _stopped(stop.reason)
@@ -166,7 +170,7 @@ def _is_kept(ended: AnswerEnded, retry_at: datetime | None) -> bool:
 
 
 async def _session(
-    asking: Asking,
+    asking: Asking, *, anew: bool
 ) -> tuple[HeldSession | None, SessionMode | None, ErrorEnvelope | None]:
     """Return the session of the attempt's work: open still, resumed by its id, or a cold one in its place."""
     ctx, work_key, session = asking.ctx, asking.work_key, asking.session
@@ -175,6 +179,8 @@ async def _session(
         return held, "hot", None
     if session is None:
         return None, None, ErrorEnvelope(code="no_session", message="the work left no session to ask")
+    if anew:
+        session = session.model_copy(update={"resumable": False})
     spec = await ctx.blocking(
         session_spec, ctx, work_key, asking.call.iteration, asking.bundle, asking.step, asking.model
     )

@@ -24,9 +24,11 @@ from schemas.receipt import FallbackRecord
 from schemas.run import FlowInput
 from store.keys import input_key
 from system.files import write_atomic
-from transports.port import Emit, SessionSpec, TransportError
+from system.logs import logger
+from transports.port import SESSION_LOST, Emit, SessionSpec, TransportError
 
 READ_ONLY = "read-only"
+_log = logger("activities")
 
 
 @dataclass
@@ -42,6 +44,17 @@ class Opening:
         """Note a transport that was passed over, with the routing-decision code."""
         self.fallbacks.append(FallbackRecord(transport=name, code=code, reason=reason[:500]))
         self.error = error or ErrorEnvelope(code=code, message=f"{name}: {reason}"[:2_000])
+
+
+def turned_out_lost(held: HeldSession, error: ErrorEnvelope | None) -> bool:
+    """Tell whether a turn failed because the session it was to go on with is gone: a cold one does it instead.
+
+    Some programs find that out only in a turn. A session that was begun cold has nothing to lose.
+    """
+    if error is None or error.code != SESSION_LOST or held.session.mode == "cold":
+        return False
+    _log.warning("the session of %s is lost, a cold one takes its place: %s", held.key.path, error.message)
+    return True
 
 
 def is_read_only(bundle: Bundle, step: StepSpec) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -28,8 +28,8 @@ from activities.keeping import (
     stand_at_commit,
     write_partial,
 )
-from activities.opening import is_read_only, open_session, session_spec
-from activities.prompt import compose
+from activities.opening import is_read_only, open_session, session_spec, turned_out_lost
+from activities.prompt import PromptParts, compose
 from activities.recording import telling, with_envelope, write_record
 from activities.running import Stop
 from activities.sessions import HeldSession
@@ -176,17 +176,39 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
     def trying(name: str) -> None:
         log.set_header(header.model_copy(update={"transport": name}))
 
-    opening = await open_session(ctx, key, call.transports, spec, call.session, tally, stop, trying)
-    attempt.fallbacks = opening.fallbacks
-    held = attempt.held = opening.held
-    if held is None:
-        if opening.stopped and stop.reason is not None:
-            return TurnEnd(of_order(stop.reason))
-        error = opening.error
-        assert error is not None  # noqa: S101 - either a session or an error
-        return TurnEnd(Ending("agent_failed", "agent_failed", error.code, error))
-    attempt.mode, attempt.model = held.session.mode, spec.model
-    await ctx.blocking(write_trace, ctx.folder(key.run_id), key, _trace(attempt, held))
+    session = call.session
+    while True:
+        opening = await open_session(ctx, key, call.transports, spec, session, tally, stop, trying)
+        attempt.fallbacks = opening.fallbacks
+        held = attempt.held = opening.held
+        if held is None:
+            if opening.stopped and stop.reason is not None:
+                return TurnEnd(of_order(stop.reason))
+            error = opening.error
+            assert error is not None  # noqa: S101 - either a session or an error
+            return TurnEnd(Ending("agent_failed", "agent_failed", error.code, error))
+        attempt.mode, attempt.model = held.session.mode, spec.model
+        await ctx.blocking(write_trace, ctx.folder(key.run_id), key, _trace(attempt, held))
+        end = await _played(ctx, attempt, held, spec, parts, missing, tally, stop)
+        if end.outcome is None or not turned_out_lost(held, end.outcome.error):
+            return end
+        await ctx.sessions.close(held)
+        session = None
+
+
+async def _played(
+    ctx: WorkerContext,
+    attempt: _Attempt,
+    held: HeldSession,
+    spec: SessionSpec,
+    parts: PromptParts,
+    missing: Sequence[str],
+    tally: Tally,
+    stop: Stop,
+) -> TurnEnd:
+    """Run the turn of a session that is open."""
+    call, key, log = attempt.call, attempt.call.key, attempt.log
+    assert log is not None  # noqa: S101 - it is begun before any session is opened
     prompt = compose(parts, resumed=attempt.mode == "resumed")
     attempt.context_cut = [*prompt.cut, *missing]
     tally(TextEvent(role="user", text=prompt.text))
@@ -197,7 +219,7 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
         tally.also.append(spanned.hear)
         async with _attended(ctx, attempt, held, spec, parts.task, tally):
             end = await run_turn(ctx.sessions, held, request, tally, limits, stop, attempt.desk)
-        spanned.used(attempt.log.totals.usage)
+        spanned.used(log.totals.usage)
         return end
 
 

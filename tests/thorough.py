@@ -31,6 +31,7 @@ _ALSO_SHOWN: Final = (
     "is_told_no_rules_by_strangers",
 )
 _EXTENDED: Final = ("own1-None-allowed1", "None-whole3-allowed3", "own4-whole4-allowed4")
+_LOST: Final = f"{_INTEGRATION}test_lost_sessions.py::test_a_session_whose_file_is_damaged_*"
 _EMPTY: Final = ("null", "object")
 _GOLDEN: Final = "tests/histories/test_golden.py::test_a_flow_run_again_decides_and_records_as_the_golden_run"
 
@@ -98,6 +99,13 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[claude-sdk]",
     f"{_INTEGRATION}test_above_the_workspace.py::*[gemini-cli-*]",
     f"{_INTEGRATION}test_above_the_workspace.py::*[claude-sdk-stranger]",
+    # Other damages of a session's file.
+    f"{_LOST}[claude-cli-*",
+    f"{_LOST}[gemini-cli-*",
+    *(f"{_LOST}[*-{damage}]" for damage in ("empty", "garbage", "zeros")),
+    f"{_LOST}[claude-sdk-torn]",
+    f"{_LOST}[codex-head]",
+    f"{_INTEGRATION}test_lost_sessions.py::test_a_program_that_finds_out_in_its_turn_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",

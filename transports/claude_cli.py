@@ -18,7 +18,7 @@ from schemas.errors import StepwiseError, envelope_of
 from schemas.events import SessionOpened
 from system.files import write_atomic
 from transports.claude_cli_link import CliLink
-from transports.claude_opening import gate_for, reader_for, refused_resume, started
+from transports.claude_opening import gate_for, not_begun, reader_for, refused_resume, started
 from transports.claude_policy import OURS, QUESTION, SERVER
 from transports.claude_program import Folders, availability
 from transports.claude_session import ClaudeSession
@@ -80,8 +80,9 @@ class ClaudeCliTransport:
         try:
             await link.initialize(_CONNECT_S)
         except StepwiseError as error:
+            refusal = not_begun(spec, wire, error)
             await link.close()
-            raise TransportError(error.envelope()) from error
+            raise refusal from error
         except asyncio.CancelledError:
             await finish(asyncio.create_task(link.close()))
             raise

@@ -20,17 +20,32 @@ from transports.claude_program import (
 )
 from transports.claude_project import project_arguments
 from transports.claude_usage import kept_total
-from transports.claude_wire import Wire
+from transports.claude_wire import STDERR_CHARS, Wire, WireBroken
 from transports.port import SessionSpec, TransportError
+from transports.resuming import refused, require_whole, unknown
 
 
 def refused_resume(spec: SessionSpec, folders: Folders) -> None:
-    """Raise TransportError, as refused, when the session to go on with was not kept here."""
-    if spec.resume is not None and not folders.has_session(spec.resume):
-        error = ErrorEnvelope(
-            code="unknown_session", message=f"cannot resume {spec.resume!r}: there is no such session"
-        )
-        raise TransportError(error, resume_refused=True)
+    """Raise TransportError, as refused, when the session to go on with was not kept here, or not whole."""
+    if spec.resume is None:
+        return
+    file = folders.session_file(spec.resume)
+    if file is None:
+        raise unknown(spec.resume)
+    require_whole(spec.state, spec.resume, file)
+
+
+def not_begun(spec: SessionSpec, wire: Wire, error: Exception) -> TransportError:
+    """Return why a program did not begin its session; as refused where it ended by itself over one to go on with.
+
+    Of a file it cannot use it says so only by its end, in words of its own. A key or an address that is wrong is no
+    reason for that: those show in the first turn.
+    """
+    ended = wire.finished
+    if spec.resume is not None and isinstance(error, WireBroken) and ended is not None and ended.exit_code:
+        said = ended.stderr.decode("utf-8", "replace").strip()[-STDERR_CHARS:]
+        return refused(spec.resume, said or error.message)
+    return TransportError(envelope_of(error, code="sdk_unavailable"))
 
 
 def reader_for(spec: SessionSpec, folders: Folders, session_id: str, *, source: Source) -> Reader:

@@ -68,10 +68,14 @@ class Folders:
         for folder in (self.config, self.home, self.temporary, self.told):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
+    def session_file(self, session_id: str) -> Path | None:
+        """Return the file of a session that was kept; None for an id that nobody knows."""
+        plain = session_id.replace("-", "").isalnum()
+        return next(self.config.glob(f"projects/*/{session_id}.jsonl"), None) if plain else None
+
     def has_session(self, session_id: str) -> bool:
         """Tell whether a session of that id was kept."""
-        plain = session_id.replace("-", "").isalnum()
-        return plain and next(self.config.glob(f"projects/*/{session_id}.jsonl"), None) is not None
+        return self.session_file(session_id) is not None
 
 
 def bundled_program() -> Path | None:

@@ -8,15 +8,14 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from schemas.errors import envelope_of
 from schemas.events import SessionOpened
 from transports.claude_hand_in import NAMES
-from transports.claude_opening import gate_for, reader_for, refused_resume, started
+from transports.claude_opening import gate_for, not_begun, reader_for, refused_resume, started
 from transports.claude_policy import OWN, QUESTION, SERVER
 from transports.claude_program import Folders, availability
 from transports.claude_session import ClaudeSession
 from transports.claude_wire import finish
-from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
+from transports.port import Availability, Emit, SessionSpec, TransportCapabilities
 
 CAPABILITIES: Final = TransportCapabilities(
     output_format=True,
@@ -79,8 +78,9 @@ class ClaudeSdkTransport:
             session = await connect(spec, session_id, folders, wire, gate, reader, timeout_s=_CONNECT_S)
         except Exception as error:
             # Whatever the SDK raises, its program must not outlive it.
+            refusal = not_begun(spec, wire, error)
             await wire.close()
-            raise TransportError(envelope_of(error, code="sdk_unavailable")) from error
+            raise refusal from error
         except asyncio.CancelledError:
             await finish(asyncio.create_task(wire.close()))
             raise

@@ -30,6 +30,7 @@ from transports.port import (
     WorkRequest,
     unwatched,
 )
+from transports.resuming import keep_mark
 from transports.structured import TurnLost, ask_structured, unanswered
 
 _REPEAT_S: Final = 0.3
@@ -344,6 +345,7 @@ class ClaudeSession:
             await self._link.kill()
         await self._link.close()
         drop_socket(self.pid)
+        keep_mark(self.spec.state, self._session_id, self._folders.session_file(self._session_id))
         if self._turn is not None:
             self._turn.finish(WireBroken("session_closed", "the session was closed"))
 

@@ -14,10 +14,11 @@ from transports import codex_program as program
 from transports.codex_errors import KEY
 from transports.codex_line import Line
 from transports.codex_program import WORK, Folders
-from transports.codex_rollout import Rollout
+from transports.codex_rollout import Rollout, holds_a_turn
 from transports.codex_rpc import AppServer, Refused
 from transports.codex_session import CodexSession
 from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
+from transports.resuming import refused, require_whole, unknown
 
 CAPABILITIES: Final = TransportCapabilities(
     output_format=True,
@@ -94,7 +95,7 @@ class CodexTransport:
         if not env.get(KEY):
             raise _unusable("missing_api_key", f"Codex has no key: set {KEY}")
         if spec.resume is not None and not _is_id(spec.resume):
-            raise _unusable("unknown_session", f"there is no session {spec.resume!r}", resume_refused=True)
+            raise unknown(spec.resume)
         line = Line(new=spec.resume is None)
         try:
             await asyncio.to_thread(_prepare, spec, folders)
@@ -167,7 +168,7 @@ async def _opened(spec: SessionSpec, server: AppServer, line: Line, emit: Emit) 
     if spec.resume is None:
         opened = await server.call("thread/start", params, timeout_s=_CALL_S)
     else:
-        opened = await _resumed(spec, server, params)
+        opened = await _resumed(spec, spec.resume, server, params)
     await server.settled()
     thread = opened["thread"]
     rollout = Rollout(Path(thread["path"]))
@@ -176,19 +177,33 @@ async def _opened(spec: SessionSpec, server: AppServer, line: Line, emit: Emit) 
     return CodexSession(spec, server, line, thread["id"], rollout)
 
 
-async def _resumed(spec: SessionSpec, server: AppServer, params: Mapping[str, Any]) -> dict[str, Any]:
+async def _resumed(
+    spec: SessionSpec, session_id: str, server: AppServer, params: Mapping[str, Any]
+) -> dict[str, Any]:
     """Go on with a thread, and tell it what it is told now: it keeps to the words it began with otherwise."""
-    resume = {**params, "threadId": spec.resume, "excludeTurns": True}
+    resume = {**params, "threadId": session_id, "excludeTurns": True}
     try:
         opened = await server.call("thread/resume", resume, timeout_s=_CALL_S)
+        await asyncio.to_thread(_require_history, spec, session_id, Path(opened["thread"]["path"]))
+        if spec.system:
+            text = f"These instructions replace those given before.\n\n{spec.system}"
+            item = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": text}]}
+            told = {"threadId": session_id, "items": [item]}
+            await server.call("thread/inject_items", told, timeout_s=_CALL_S)
     except Refused as error:
-        raise _unusable("unknown_session", error.message, resume_refused=True) from error
-    if spec.system:
-        text = f"These instructions replace those given before.\n\n{spec.system}"
-        item = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": text}]}
-        told = {"threadId": spec.resume, "items": [item]}
-        await server.call("thread/inject_items", told, timeout_s=_CALL_S)
+        raise refused(session_id, error.message, code="unknown_session") from error
     return opened
+
+
+def _require_history(spec: SessionSpec, session_id: str, file: Path) -> None:
+    """Raise TransportError, as refused, for a thread of which too little is left: the server takes any that has a head."""
+    require_whole(spec.state, session_id, file)
+    try:
+        known = holds_a_turn(file)
+    except OSError as error:
+        raise refused(session_id, f"its file cannot be read: {error}") from error
+    if not known:
+        raise refused(session_id, "its file holds nothing that was said in it")
 
 
 def _is_id(session_id: str) -> bool:
@@ -198,8 +213,5 @@ def _is_id(session_id: str) -> bool:
         return False
 
 
-def _unusable(
-    code: str, message: str, *, resume_refused: bool = False, retryable: bool = False
-) -> TransportError:
-    error = ErrorEnvelope(code=code, message=message, retryable=retryable)
-    return TransportError(error, resume_refused=resume_refused)
+def _unusable(code: str, message: str, *, retryable: bool = False) -> TransportError:
+    return TransportError(ErrorEnvelope(code=code, message=message, retryable=retryable))

@@ -19,6 +19,7 @@ _REFUSED: Final = re.compile(r"failed|rejected|aborted|unsupported", re.IGNORECA
 _LOOKED_AT: Final = 200
 _LOOK_S: Final = 0.01
 _LIMIT_S: Final = 3.0
+_PROMPT: Final = "UserMessage"
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
@@ -53,7 +54,7 @@ class Rollout:
 
     def __init__(self, path: Path) -> None:
         self.calls: dict[str, Made] = {}
-        self._path = path
+        self.path = path
         self._read = 0
         self._reading = asyncio.Lock()
 
@@ -81,7 +82,7 @@ class Rollout:
 
     def _new_lines(self) -> list[bytes]:
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 file.seek(self._read)
                 data = file.read()
         except FileNotFoundError:
@@ -105,6 +106,22 @@ class Rollout:
         elif kind in _OUTPUTS and call_id in self.calls:
             output = item.get("output")
             self.calls[call_id].output = output if isinstance(output, str) else json.dumps(output)
+
+
+def holds_a_turn(path: Path) -> bool:
+    """Tell whether a session's file has anything that was said to the agent; raises OSError."""
+    with path.open("rb") as file:
+        return any(map(_is_prompt, file))
+
+
+def _is_prompt(line: bytes) -> bool:
+    if _PROMPT.encode() not in line:
+        return False
+    try:
+        item = parse_json(line)["payload"]["item"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return isinstance(item, dict) and item.get("type") == _PROMPT
 
 
 def _object(text: object) -> Mapping[str, Any]:

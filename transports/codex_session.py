@@ -22,6 +22,7 @@ from transports.codex_rpc import AppServer, Gone, Refused
 from transports.codex_schema import strict_schema
 from transports.codex_turn import Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
+from transports.resuming import keep_mark
 from transports.structured import TurnLost, ask_structured
 
 _STEER_S: Final = 10.0
@@ -144,6 +145,7 @@ class CodexSession:
         self._closed = True
         await self._server.end()
         await self._idle.wait()
+        keep_mark(self._spec.state, self._session_id, self._rollout.path)
 
     async def _kill(self) -> None:
         self._closed = True

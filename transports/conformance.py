@@ -14,6 +14,7 @@ from typing import Final
 from transports import conformance_checks as checks
 from transports import conformance_faults as faults
 from transports import conformance_flags as flags
+from transports import conformance_lost as lost
 from transports.conformance_bench import LIMIT_S, Behaviour, Bench, NotConforming, nothing_left
 from transports.port import TransportCapabilities
 
@@ -77,6 +78,9 @@ CHECKS: Final = (
         "carries_context_across_steps", checks.carries_context_across_steps, "context_across_steps", "hold"
     ),
     Check("refuses_unknown_sessions", checks.refuses_unknown_sessions, None, "idle"),
+    Check("heals_empty_sessions", lost.heals_empty_sessions, None, "write"),
+    Check("heals_torn_sessions", lost.heals_torn_sessions, None, "write"),
+    Check("keeps_sessions_its_provider_refuses", lost.keeps_sessions_its_provider_refuses, None, "bad_key"),
     Check("answers", checks.answers, None, "idle"),
     Check("asks_again", checks.asks_again, "structured_output_fallback", "bad_once"),
     Check("gives_up_asking", checks.gives_up_asking, "structured_output_fallback", "bad_always"),

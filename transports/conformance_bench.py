@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from pydantic import ValidationError
@@ -119,6 +120,9 @@ class Bench(Protocol):
 
     def spec(self, behaviour: Behaviour, *, step: str = "build") -> SessionSpec:
         """Return the spec of a session whose agent behaves so."""
+
+    def kept(self, session_id: str) -> Path:
+        """Return the file in which a session is kept that was closed."""
 
 
 class NotConforming(AssertionError):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 from typing import Final
 
-from schemas.errors import ErrorEnvelope
+from schemas.errors import ErrorEnvelope, envelope_of
 from schemas.events import SessionOpened
 from transports.gemini_home import DEFAULT_MODEL, NAME, Home
-from transports.gemini_log import session_file
+from transports.gemini_log import SessionLost, make_resumable, session_file
 from transports.gemini_session import GeminiSession
 from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
 from transports.programs import AGENTS, Missing, find_program
+from transports.resuming import drop_mark, refused, require_whole, unknown
 
 PROGRAM: Final = "gemini"
 """The name of its program."""
@@ -67,8 +69,23 @@ class GeminiCliTransport:
         if isinstance(found, Missing):
             raise TransportError(ErrorEnvelope(code="sdk_unavailable", message=f"{found.reason}: {INSTALL}"))
         session_id = spec.resume or str(uuid.uuid4())
-        if spec.resume is not None and session_file(Home(spec, self._attempts).chats, spec.resume) is None:
-            message = f"cannot resume {spec.resume!r}: there is no such session"
-            raise TransportError(ErrorEnvelope(code="unknown_session", message=message), resume_refused=True)
+        if spec.resume is not None:
+            await asyncio.to_thread(_require_session, spec, spec.resume, Home(spec, self._attempts).chats)
         emit(SessionOpened(session_id=session_id, model=spec.model or DEFAULT_MODEL))
         return GeminiSession(spec, found, session_id, attempts=self._attempts)
+
+
+def _require_session(spec: SessionSpec, session_id: str, chats: Path) -> None:
+    """Raise TransportError, as refused, for a session that the program would not go on with."""
+    file = session_file(chats, session_id)
+    if file is None:
+        raise unknown(session_id)
+    require_whole(spec.state, session_id, file)
+    try:
+        drop_mark(spec.state, session_id)
+        make_resumable(chats, session_id)
+    except SessionLost as error:
+        raise refused(session_id, str(error)) from error
+    except OSError as error:
+        # It could not be written anew: the disk is at fault, not the session.
+        raise TransportError(envelope_of(error, code="gemini_cli_error")) from error

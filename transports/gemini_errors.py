@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.errors import ErrorEnvelope
+from transports.port import SESSION_LOST
 
 KEY: Final = "GEMINI_API_KEY"
 """The variable that has to be set."""
@@ -81,6 +82,8 @@ _TOO_MANY: Final = 429
 _CLIENT_ERRORS: Final = range(400, 500)
 _SERVER_ERRORS: Final = frozenset({408, 499, *range(500, 600)})
 _AUTH_EXIT: Final = 41
+_INPUT_EXIT: Final = 42
+_NOT_RESUMED: Final = "Error resuming session"
 _TURNS_EXIT: Final = 53
 _NO_SPACE_EXIT: Final = 54
 
@@ -90,7 +93,7 @@ def classify(failure: Failure) -> Classified:
 
     Codes: ``auth_failed``, ``model_not_found``, ``context_overflow``, ``bad_request``, ``quota_exhausted``,
     ``rate_limited``, ``server_error``, ``connection_lost``, ``protocol_error``, ``empty_response``,
-    ``turns_exhausted``, ``disk_full``, ``agent_crashed``, ``agent_failed``.
+    ``turns_exhausted``, ``disk_full``, ``session_lost``, ``agent_crashed``, ``agent_failed``.
     """
     # What stands before may be said by tools, in the words of anybody.
     _, found, report = failure.stderr.rpartition(_REPORT)
@@ -118,6 +121,12 @@ _RULES: Final[tuple[_Rule, ...]] = (
         "auth_failed",
         False,
         f"set {KEY} to a key of this project, in the worker's environment",
+    ),
+    (
+        lambda failure, _s, _t: failure.exit_code == _INPUT_EXIT and _NOT_RESUMED in failure.stderr,
+        SESSION_LOST,
+        True,
+        "",
     ),
     (
         lambda _f, status, _t: status == _UNKNOWN_MODEL,

@@ -23,6 +23,7 @@ Record = dict[str, Any]
 
 _PREFIX: Final = "session-"
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_OWN_WORDS: Final = "<session_context>"
 _CALL: Final = "functionCall"
 _RESPONSE: Final = "functionResponse"
 _LOST: Final = "the call was interrupted; whether it took effect is not known"
@@ -82,6 +83,8 @@ def sanitize(path: Path) -> None:
     if header is None:
         raise SessionLost("the session's file has no header")
     lines = [header, *_answered(messages)]
+    if not any(_is_said(message) for message in messages):
+        raise SessionLost("the session's file holds nothing that was said in it")
     fresh = path.with_suffix(".new")
     fresh.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8")
     fresh.replace(path)
@@ -106,6 +109,13 @@ def folded(path: Path) -> tuple[Record | None, list[Record]]:
             elif isinstance(record.get("id"), str):
                 messages[record["id"]] = record
     return header, list(messages.values())
+
+
+def _is_said(message: Record) -> bool:
+    """Tell whether a message is of the user or the agent, and no more than the program's own first words."""
+    texts = [str(part.get("text", "")) for part in _parts(message)]
+    own = bool(texts) and all(text.lstrip().startswith(_OWN_WORDS) for text in texts)
+    return message.get("type") in {"user", "gemini"} and bool(texts) and not own
 
 
 def _answered(messages: list[Record]) -> Iterator[Record]:

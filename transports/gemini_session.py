@@ -15,8 +15,17 @@ from schemas.events import ErrorEvent, TextEvent, TurnEnded
 from transports.gemini_home import Home
 from transports.gemini_log import SessionLost, session_file
 from transports.gemini_turn import Stopped, Turn
-from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest
+from transports.port import (
+    SESSION_LOST,
+    Emit,
+    SessionSpec,
+    StopReport,
+    StructuredResult,
+    WorkOutcome,
+    WorkRequest,
+)
 from transports.programs import Program
+from transports.resuming import keep_mark
 from transports.structured import TurnLost, ask_structured
 
 T = TypeVar("T")
@@ -118,6 +127,7 @@ class GeminiSession:
         self._closed = True
         if self._running is not None:
             await self._kill(self._running)
+        keep_mark(self._spec.state, self._id, session_file(self._home.chats, self._id))
 
     async def _kill(self, task: asyncio.Task[Any]) -> None:
         self._killed = True
@@ -151,7 +161,7 @@ class GeminiSession:
     async def _run(self, turn: Turn, prompt: str) -> tuple[WorkOutcome, str]:
         self._turn = turn
         try:
-            return await turn.run(prompt)
+            return await turn.run(prompt, resumes=self._mode == "resumed")
         finally:
             self._turn = None
 
@@ -200,7 +210,7 @@ def _outcome_of(error: Exception) -> WorkOutcome:
             code="interrupted", message="the turn was ended by an interrupt", retryable=True
         )
     elif isinstance(error, SessionLost):
-        envelope = ErrorEnvelope(code="session_lost", message=str(error))
+        envelope = ErrorEnvelope(code=SESSION_LOST, message=str(error), retryable=True)
     else:
         envelope = envelope_of(error, code="gemini_cli_error")
     return WorkOutcome(end="failed", stop_reason=envelope.code, error=envelope)

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from policy.commands import Verdict
@@ -20,12 +21,13 @@ from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
 from transports.gemini_gate import Gate
 from transports.gemini_home import DEFAULT_MODEL, Home, escape_prompt
-from transports.gemini_log import Tail, make_resumable
+from transports.gemini_log import SessionLost, Tail, make_resumable
 from transports.gemini_policy import judge_call
 from transports.gemini_stream import Stream
 from transports.pauses import Pauses
 from transports.port import Emit, Park, WorkOutcome
 from transports.programs import Program
+from transports.resuming import drop_mark
 
 MAX_LINE: Final = 64 * 1024 * 1024
 """Longest line of the program, in bytes: a tool's whole output is one."""
@@ -94,11 +96,16 @@ class Turn:
         self._gate = Gate(home.home / "gate", self._decide)
         self._stream = Stream(emit, self._tail, self._count_tokens, self._count_run, self._judge)
 
-    async def run(self, prompt: str) -> tuple[WorkOutcome, str]:
-        """Return how it ended and the text of its answer. Raises Stopped, TurnFailed, SessionLost and OSError."""
+    async def run(self, prompt: str, *, resumes: bool) -> tuple[WorkOutcome, str]:
+        """Return how it ended and the text of its answer; one that ``resumes`` needs the session's file.
+
+        Raises Stopped, TurnFailed, SessionLost and OSError.
+        """
         if self._stop.is_set():
             raise Stopped
-        known = await asyncio.to_thread(make_resumable, self._home.chats, self._session_id)
+        known = await asyncio.to_thread(self._file)
+        if known is None and resumes:
+            raise SessionLost("the session's file is gone")
         self._tail.skip(known)
         async with self._gate as gate:
             await asyncio.to_thread(self._home.prepare, gate.command, read_only=self._read_only)
@@ -107,6 +114,11 @@ class Turn:
             finally:
                 self._stream.end()
         return self._outcome(finished), self._tail.answer or ""
+
+    def _file(self) -> Path | None:
+        """Return the session's file, written anew; raises SessionLost and OSError."""
+        drop_mark(self._home.spec.state, self._session_id)
+        return make_resumable(self._home.chats, self._session_id)
 
     def nudge(self) -> None:
         """Ask the program to end; nothing happens while it does not run."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -142,6 +142,9 @@ class WorkRequest:
     given: Given | None = None
     on_output: Callable[[], None] = unwatched
 
+
+SESSION_LOST: Final = "session_lost"
+"""The code of a turn that failed because the session it was to go on with turned out to be gone: it has done nothing."""
 
 WorkEnd = Literal["completed", "question", "approval", "rate_limited", "budget", "failed"]
 

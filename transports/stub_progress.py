@@ -14,8 +14,8 @@ from typing import Final, Self
 from pydantic import Field, ValidationError
 
 from schemas.common import Durable
-from schemas.errors import ErrorEnvelope
-from transports.port import SessionSpec, TransportError
+from transports.port import SessionSpec
+from transports.resuming import keep_mark, refused, require_whole, unknown
 
 _LABELS_KEPT: Final = 10
 
@@ -56,18 +56,20 @@ class SessionFile:
     def resume(cls, spec: SessionSpec, session_id: str) -> Self:
         """Go on with a session; raises TransportError (``resume_refused``) when there is none of that id."""
         path = _path(spec)
-        reason = "there is no such session"
         try:
-            for line in reversed(path.read_bytes().splitlines()):
-                progress = _parsed(line) if session_id.encode() in line else None
-                if progress is not None and progress.session_id == session_id:
-                    return cls(path, progress)
+            lines = path.read_bytes().splitlines()
         except OSError as error:
-            reason = str(error)
-        raise TransportError(
-            ErrorEnvelope(code="unknown_session", message=f"cannot resume {session_id!r}: {reason}"),
-            resume_refused=True,
-        )
+            raise refused(session_id, str(error), code="unknown_session") from error
+        for line in reversed(lines):
+            progress = _parsed(line) if session_id.encode() in line else None
+            if progress is not None and progress.session_id == session_id:
+                require_whole(spec.state, session_id, path)
+                return cls(path, progress)
+        raise unknown(session_id)
+
+    def leave(self, spec: SessionSpec) -> None:
+        """Note how far the file has come, when the session is let go."""
+        keep_mark(spec.state, self.progress.session_id, self._path)
 
     def cursor(self, key: str) -> int:
         """Return the index of the next action of a list."""

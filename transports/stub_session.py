@@ -54,6 +54,7 @@ class StubSession:
     def __init__(
         self, spec: SessionSpec, file: SessionFile, key: str, turn: Turn, *, may_crash_worker: bool
     ) -> None:
+        self._spec = spec
         self._file = file
         self._key = key
         self._turn = turn
@@ -129,6 +130,7 @@ class StubSession:
         if self._running is not None:
             await self._kill(self._running)
         self._actor.tools.close()
+        self._file.leave(self._spec)
 
     async def _kill(self, task: asyncio.Task[Any]) -> None:
         self._killed = True

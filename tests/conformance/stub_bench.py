@@ -90,3 +90,7 @@ class StubBench:
             no_output_s=600,
             scenario=str(scenario),
         )
+
+    def kept(self, session_id: str) -> Path:
+        del session_id  # one file holds all of a run
+        return self.folder / "private" / "sessions" / "stub.jsonl"

@@ -21,14 +21,17 @@ from transports.conformance_bench import (
     NotConforming,
 )
 from transports.port import (
+    SESSION_LOST,
     Emit,
     SessionSpec,
     StepSession,
     StopReport,
     Transport,
     TransportCapabilities,
+    TransportError,
     unwatched,
 )
+from transports.resuming import drop_mark
 from transports.stub import CAPABILITIES, StubTransport
 from transports.stub_session import StubSession
 
@@ -68,6 +71,25 @@ class Forgetful(StubTransport):
 
     async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
         return await super().open_session(replace(spec, resume=None), emit)
+
+
+class Trusting(StubTransport):
+    """Takes what is left of a session's file for the whole."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        if spec.resume is not None:
+            drop_mark(spec.state, spec.resume)
+        return await super().open_session(spec, emit)
+
+
+class Vague(StubTransport):
+    """Does not say that it is the session which cannot be gone on with."""
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        try:
+            return await super().open_session(spec, emit)
+        except TransportError as error:
+            raise TransportError(error.error) from error
 
 
 class Careless(StubTransport):
@@ -191,10 +213,24 @@ class Immortal(Session):
             await super().aclose()
 
 
+class Hasty(Session):
+    """Gives its session up for whatever goes wrong."""
+
+    async def work(self, request: Any, emit: Emit) -> Any:
+        outcome = await super().work(request, emit)
+        lost = outcome.error and outcome.error.model_copy(update={"code": SESSION_LOST})
+        return replace(outcome, error=lost)
+
+
 LIARS: Final[list[tuple[Transport, str, str]]] = [
     (Forgetful(), "resumes", "calls itself cold"),
     (Forgetful(), "carries_context_across_steps", "calls itself cold"),
     (Forgetful(), "refuses_unknown_sessions", "never was"),
+    (Forgetful(), "heals_empty_sessions", "does not know what it wrote"),
+    (Vague(), "heals_empty_sessions", "not told that the id is at fault"),
+    (Trusting(), "heals_torn_sessions", "does not know what it wrote"),
+    (Vague(), "heals_torn_sessions", "not told that the id is at fault"),
+    (Wrapped(Hasty), "keeps_sessions_its_provider_refuses", "given up"),
     (Careless(), "keeps_read_only", "wrote a file"),
     (Careless(), "intercepts_tools", "took effect"),
     (Deaf(), "passes_questions_on", "asked was"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from session_files import file_of
 
 from system.processes import RUN_VARIABLE, shutdown
 from transports import registry
@@ -65,6 +66,9 @@ class LiveBench:
             command_timeout_s=60,
             no_output_s=600,
         )
+
+    def kept(self, session_id: str) -> Path:
+        return file_of(self.folder / "state", session_id)
 
 
 @pytest.mark.parametrize("name", LIVE)

@@ -14,6 +14,7 @@ import pytest
 from model_servers.anthropic import AnthropicServer
 from model_servers.script import Ask, Call, HandIn, Refuse, Reply, Run, Say, Seen, Tokens, Turn, Write, turn
 from rules_kit import is_steered, post_rules, say_rules
+from session_files import file_of
 
 from policy.commands import Verdict, judge
 from system.processes import RUN_VARIABLE
@@ -232,3 +233,6 @@ class ClaudeBench:
         if behaviour == "project":
             post_rules(spec.workspace, "CLAUDE.md")
         return spec
+
+    def kept(self, session_id: str) -> Path:
+        return file_of(self.folder / "state", session_id)

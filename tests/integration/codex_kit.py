@@ -16,6 +16,7 @@ import psutil
 from model_servers.openai import OpenAIServer
 from model_servers.script import Ask, HandIn, Mind, Refuse, Reply, Run, Say, Seen, Write, turn
 from rules_kit import is_steered, post_rules, say_rules
+from session_files import file_of
 
 from policy.commands import Verdict, judge
 from schemas.events import TransportEvent
@@ -114,6 +115,8 @@ def behave(seen: Seen) -> Reply:
     if behaviour == "ask" and seen.calls:
         return turn(f"I was answered: {seen.calls[-1].result}")
     first = FIRST.get(behaviour)
+    if behaviour == "bad_key":
+        return Refuse(401)
     if first is not None and not seen.calls and _ANSWER not in seen.asked:
         return first
     return turn("I think.", hang_after=1) if behaviour == "hold" else turn("Done.")
@@ -133,7 +136,6 @@ FIRST: Mapping[str, Reply] = {
     "tool": turn(Run("sleep 3600")),
     "background": turn(Run("setsid sleep 3600 >/dev/null 2>&1 & echo started")),
     "limited": Refuse(429, retry_after=RETRY_S),
-    "bad_key": Refuse(401),
     "cut": turn(WORDS, cut_after=3),
     "limited_untold": Refuse(429),
     "broken": Refuse(500),
@@ -175,6 +177,9 @@ class CodexBench:
         if behaviour == "project":
             post_rules(spec.workspace, "AGENTS.md")
         return spec
+
+    def kept(self, session_id: str) -> Path:
+        return file_of(self.folder / "state", session_id)
 
 
 def hangs(folder: Path) -> Path:

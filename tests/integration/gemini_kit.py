@@ -29,6 +29,7 @@ from model_servers.script import (
     turn,
 )
 from rules_kit import post_rules, say_rules
+from session_files import file_of
 
 from policy.commands import Verdict, judge
 from schemas.events import ToolEnded, TransportEvent
@@ -103,6 +104,8 @@ def behaving(seen: Seen) -> Reply:
             return turn("It went well.")
         wrote = [str(call.arguments.get("file_path")) for call in seen.calls if not call.failed]
         return turn(HandIn(DRAFT | {"notes_for_next_step": " ".join(wrote)}))
+    if behaviour == "bad_key":
+        return Refuse(401)
     first = WORK.get(behaviour)
     if first is not None and not seen.calls:
         return first(seen)
@@ -126,7 +129,6 @@ WORK: dict[str, Callable[[Seen], Reply]] = {
     "tool": running("sleep 3600"),
     "background": running("setsid sleep 3600 >/dev/null 2>&1 & echo started"),
     "limited": lambda _: Refuse(429, retry_after=RETRY_S),
-    "bad_key": lambda _: Refuse(401),
     "cut": lambda _: turn(WORDS, "And more.", cut_after=1),
     "limited_untold": lambda _: Refuse(429),
     "broken": lambda _: Refuse(500),
@@ -198,6 +200,9 @@ class GeminiBench:
             "no_output_s": 600,
         }
         return SessionSpec(**{**given, **more})
+
+    def kept(self, session_id: str) -> Path:
+        return file_of(self.folder / "state", session_id)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.common import Usage
 from transports.codex_program import Folders, arguments, command_environment, give_instructions
-from transports.codex_rollout import Made, Rollout, end_of
+from transports.codex_rollout import Made, Rollout, end_of, holds_a_turn
 from transports.codex_turn import Meter
 from transports.port import SessionSpec
 
@@ -167,3 +167,13 @@ def test_instructions_are_given_as_long_as_the_repository_is_trusted(tmp_path: P
     give_instructions(trusted, folders)
     give_instructions(spec(tmp_path), folders)
     assert not (folders.codex / "AGENTS.md").exists()
+
+
+def test_a_thread_in_which_nothing_was_said_holds_no_turn(tmp_path: Path) -> None:
+    path = tmp_path / "rollout.jsonl"
+    quoted = record(type="message", content="UserMessage")
+    path.write_text(f'{record(type="session_meta")}{quoted}"UserMessage"\n{{"UserMessage')
+    assert not holds_a_turn(path)
+    with path.open("a") as file:
+        file.write("\n" + record(type="item_completed", item={"type": "UserMessage"}))
+    assert holds_a_turn(path)

@@ -52,6 +52,12 @@ def api(code: int, message: str = "no") -> str:
         (Failure("The model returned an empty response with no text", exit_code=0), "empty_response", True),
         (Failure("too many", kind="FatalTurnLimitedError", exit_code=53), "turns_exhausted", False),
         (Failure(exit_code=54, finished=False), "disk_full", False),
+        (
+            Failure(stderr="Error resuming session: No previous sessions", exit_code=42, finished=False),
+            "session_lost",
+            True,
+        ),
+        (Failure(stderr="Error resuming session", exit_code=0, finished=False), "agent_crashed", True),
         (Failure(exit_code=0, finished=False), "agent_crashed", True),
         (Failure(signal=9, finished=False), "agent_crashed", True),
         (Failure("something", exit_code=1), "agent_failed", True),

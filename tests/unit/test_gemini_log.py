@@ -150,3 +150,9 @@ def test_the_answer_is_the_last_text_whatever_broke_before_it(tmp_path: Path) ->
     )
     tail.look()
     assert tail.answer == "whole"
+
+
+def test_a_file_in_which_nothing_was_said_is_lost(tmp_path: Path) -> None:
+    path = file_of(tmp_path, said("<session_context>This is the Gemini CLI.", "0"))
+    with pytest.raises(SessionLost, match="nothing that was said"):
+        sanitize(path)

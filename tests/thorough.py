@@ -106,6 +106,9 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_LOST}[claude-sdk-torn]",
     f"{_LOST}[codex-head]",
     f"{_INTEGRATION}test_lost_sessions.py::test_a_program_that_finds_out_in_its_turn_*",
+    f"{_INTEGRATION}test_long_texts.py::*[claude-cli]",
+    f"{_INTEGRATION}test_long_texts.py::*[gemini-cli]",
+    f"{_INTEGRATION}test_gemini_session.py::test_a_lock_that_a_killed_program_left_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",

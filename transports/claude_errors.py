@@ -110,7 +110,7 @@ def _kind(failure: Failure) -> tuple[str, bool]:
     if failure.status in _SERVER_ERRORS:
         return "provider_error", True
     if failure.api_error is not None:
-        return "provider_unreachable", True
+        return _OF_ASSISTANT.get(failure.api_error, ("provider_unreachable", True))
     if failure.assistant_error is not None and failure.assistant_error in _OF_ASSISTANT:
         return _OF_ASSISTANT[failure.assistant_error]
     if failure.subtype in _OF_SUBTYPE:

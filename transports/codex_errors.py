@@ -19,6 +19,7 @@ _STATUS = re.compile(r"\bstatus:? (\d{3})\b")
 _LIMITED: Final = "rate limit exceeded: "
 _CUT_STREAM: Final = "stream disconnected before completion"
 _INCOMPLETE: Final = "Incomplete response returned"
+_FILTERED: Final = "reason: content_filter"
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = 500
 
@@ -78,6 +79,8 @@ def classify(info: object, message: str, details: str = "") -> Failure:
         return Failure(
             _envelope("provider_unreachable", True, "see OPENAI_BASE_URL and the network", message)
         )
+    if _INCOMPLETE in message and _FILTERED in message:
+        return Failure(_envelope("refused_by_provider", False, "", message))
     if name == "responseStreamDisconnected" or _CUT_STREAM in message:
         return Failure(_envelope("stream_cut", True, "", message))
     if _INCOMPLETE in message:

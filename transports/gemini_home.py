@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from transports.credentials import provider_environment
+from transports.gemini_finish import settings
 from transports.gemini_gate import HOOK_TIMEOUT_MS
 from transports.gemini_log import link_chats
 from transports.gemini_policy import floor
@@ -66,6 +67,11 @@ class Home:
         """Where it puts what is too long for the model, for the model to read."""
         return self.home / ".gemini" / "tmp" / _SLUG
 
+    @property
+    def telemetry(self) -> Path:
+        """Where the next process writes why its model stopped."""
+        return self.home / "telemetry.log"
+
     def prepare(self, hook: str, *, read_only: bool) -> None:
         """Write everything the next process reads; what an earlier one or its agent made of it is void."""
         dot = self.home / ".gemini"
@@ -76,10 +82,14 @@ class Home:
         for folder in (dot, self.home / "tmp", self.home / "home"):
             folder.mkdir(parents=True, exist_ok=True)
         link_chats(self.home, _SLUG, self.chats)
+        self.telemetry.unlink(missing_ok=True)
         root = str(self.workspace)
         (self.scratch / ".project_root").write_text(root)
         _write(dot / "projects.json", {"projects": {root: _SLUG}})
-        _write(dot / "settings.json", _settings(self.attempts, self.spec.command_timeout_s))
+        _write(
+            dot / "settings.json",
+            _settings(self.attempts, self.spec.command_timeout_s, settings(self.telemetry)),
+        )
         extension = dot / "extensions" / _EXTENSION
         (extension / "hooks").mkdir(parents=True)
         _write(extension / "gemini-extension.json", {"name": _EXTENSION, "version": "1.0.0"})
@@ -141,7 +151,7 @@ def _instructions(path: Path) -> str:
     return f"# Instructions of the repository ({_INSTRUCTIONS})\n\n{text}"
 
 
-def _settings(attempts: int, silent_s: float) -> dict[str, Any]:
+def _settings(attempts: int, silent_s: float, telemetry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "security": {
             # Without this a model at another address is taken for a gateway, which nobody can log in to.
@@ -153,7 +163,7 @@ def _settings(attempts: int, silent_s: float) -> dict[str, Any]:
             "disableAlwaysAllow": True,
         },
         "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": {"enabled": False},
+        "telemetry": telemetry,
         "general": {
             "enableAutoUpdate": False,
             "enableAutoUpdateNotification": False,

@@ -82,6 +82,8 @@ class GeminiSession:
         )
         try:
             outcome, _ = await self._play(self._run(turn, request.prompt))
+            if outcome.end == "completed" and turn.cut_short is not None:
+                outcome = WorkOutcome(end="failed", stop_reason=turn.cut_short.code, error=turn.cut_short)
         except Exception as error:  # noqa: BLE001 - the port promises an outcome, whatever goes wrong
             outcome = _outcome_of(error)
         if outcome.error is not None:

@@ -19,6 +19,7 @@ from schemas.questions import CallDecision, CallRequest, call_signature
 from schemas.tools import cut
 from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
+from transports.gemini_finish import cut_short
 from transports.gemini_gate import Gate
 from transports.gemini_home import DEFAULT_MODEL, Home, escape_prompt
 from transports.gemini_log import SessionLost, Tail, make_resumable
@@ -64,7 +65,10 @@ class TurnFailed(StepwiseError):
 
 
 class Turn:
-    """Runs one process of a session to its end; ``stop`` is set when it is to end before that."""
+    """Runs one process of a session to its end; ``stop`` is set when it is to end before that.
+
+    ``cut_short`` says then why the model's last answer is not whole, if it is not.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Turn:
         self._read_only = read_only
         self._max_tokens = max_tokens
         self._max_seconds = max_seconds
+        self.cut_short: ErrorEnvelope | None = None
         self._child: Child | None = None
         self._ends: WorkOutcome | None = None
         self._over = asyncio.Event()
@@ -113,7 +118,10 @@ class Turn:
                 finished = await self._process(prompt, resume=known is not None)
             finally:
                 self._stream.end()
-        return self._outcome(finished), self._tail.answer or ""
+        outcome = self._outcome(finished)
+        self.cut_short = await asyncio.to_thread(cut_short, self._home.telemetry)
+        self._home.telemetry.unlink(missing_ok=True)
+        return outcome, self._tail.answer or ""
 
     def _file(self) -> Path | None:
         """Return the session's file, written anew; raises SessionLost and OSError."""

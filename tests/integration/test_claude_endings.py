@@ -79,6 +79,19 @@ async def test_an_interrupt_right_at_the_start_is_not_lost(
         assert (await session.work(WorkRequest("go on"), heard.emit)).end == "completed"
 
 
+async def test_an_interrupt_is_heard_behind_more_messages_than_the_sdk_keeps(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"piece {number}" for number in range(60)]
+    # Each of them is a message of its own, and four of the stream: nobody may wait until somebody reads them.
+    many = Turn(tuple(map(Say, words)), hang_after=3 * len(words))
+    async with session_of(lambda _: many, make_spec(tmp_path), transport, monkeypatch) as (session, heard, _):
+        work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
+        await heard.until(lambda event: event.kind == "text" and event.text == words[-2])
+        assert (await session.interrupt(20)).method == "cooperative"
+        assert ended_as(await work) == ("failed", "interrupted")
+
+
 async def test_an_interrupt_ends_a_command_and_all_it_started(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +138,8 @@ ANSWERS: list[tuple[Reply, str, str, bool]] = [
     (Refuse(500), "failed", "provider_error", True),
     (Refuse(529), "failed", "provider_overloaded", True),
     (Garbage(b"<html>no</html>"), "failed", "provider_unreachable", True),
+    # The program has it go on three times, and then gives up.
+    (turn("I begin, and", end="no_room"), "failed", "output_limit", True),
 ]
 
 

@@ -74,6 +74,8 @@ def always(reply: Reply) -> Callable[[Seen], Reply]:
         (Refuse(529), "provider_error", True, 4),
         (turn(Say("Half an answer", pieces=5), cut_after=4), "stream_cut", True, 2),
         (Garbage(b"none of it"), "stream_cut", True, 2),
+        (turn("I begin, and", end="no_room"), "answer_incomplete", True, 1),
+        (turn("I begin, and", end="refused"), "refused_by_provider", False, 2),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -151,6 +151,8 @@ async def test_a_prompt_arrives_as_text(prompt: str, tmp_path: Path, monkeypatch
         (Refuse(503), "failed", "server_error"),
         (Garbage(b"<html>no</html>"), "failed", "protocol_error"),
         (turn(), "failed", "empty_response"),
+        (turn("I begin, and", end="no_room"), "failed", "answer_incomplete"),
+        (turn("I begin, and", end="refused"), "failed", "refused_by_provider"),
     ],
     ids=str,
 )
@@ -180,6 +182,25 @@ async def test_without_a_server_or_a_key_the_turn_fails_with_words(
         outcome, _ = await work(GeminiBench(tmp_path))
     assert outcome.error is not None
     assert (outcome.error.code, outcome.error.retryable) == ("connection_lost", True)
+
+
+async def test_a_lock_that_a_killed_program_left_is_gone_before_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = GeminiBench(tmp_path)
+    lock = bench.spec("idle").private / "gemini-cli" / ".gemini" / "projects.json.lock"
+    lock.mkdir(parents=True)
+    left = lock / "by-another"
+    left.touch()
+    found: list[bool] = []
+
+    def mind(_: Seen) -> Reply:
+        found.append(left.exists())
+        return turn("Done.")
+
+    with serving(mind, monkeypatch):
+        outcome, _heard = await work(bench)
+    assert (outcome.end, found) == ("completed", [False])
 
 
 async def test_tokens_and_seconds_are_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ _ERROR_TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
+_STOPS = {"no_room": "max_tokens", "refused": "refusal"}
 _STRUCTURED = "StructuredOutput"
 
 
@@ -81,7 +82,8 @@ class AnthropicServer(ModelServer):
         for index, block in enumerate(blocks):
             yield from _block_events(index, block, turn.parts[index])
         used_tools = any(block["type"] == "tool_use" for block in blocks)
-        delta = {"stop_reason": "tool_use" if used_tools else "end_turn", "stop_sequence": None}
+        reason = _STOPS.get(turn.end) or ("tool_use" if used_tools else "end_turn")
+        delta = {"stop_reason": reason, "stop_sequence": None}
         yield _event("message_delta", delta=delta, usage={"output_tokens": turn.tokens.output})
         yield _event("message_stop")
 

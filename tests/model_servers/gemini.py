@@ -38,6 +38,7 @@ _STATUS: Final = {
     500: "INTERNAL",
     503: "UNAVAILABLE",
 }
+_FINISHES: Final = {"done": "STOP", "no_room": "MAX_TOKENS", "refused": "SAFETY"}
 
 
 class GeminiServer(ModelServer):
@@ -103,7 +104,7 @@ def _chunk(parts: list[dict[str, Any]], seen: Seen, last: Turn | None) -> dict[s
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     chunk: dict[str, Any] = {"candidates": [candidate], "modelVersion": seen.model, "responseId": "r1"}
     if last is not None:
-        candidate["finishReason"] = "STOP"
+        candidate["finishReason"] = _FINISHES[last.end]
         used = last.tokens
         chunk["usageMetadata"] = {
             "promptTokenCount": used.input,

@@ -46,6 +46,7 @@ _NOT_STRICT: Final = frozenset(
 _REFUSED = re.compile(r"\A(exec_command failed|patch rejected|aborted|unsupported call|.* failed:)")
 _ERROR_CODES: Final = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 _ERROR_TYPES: Final = {401: "authentication_error", 429: "rate_limit_error", 400: "invalid_request_error"}
+_REASONS = {"no_room": "max_output_tokens", "refused": "content_filter"}
 
 
 class OpenAIServer(ModelServer):
@@ -97,7 +98,12 @@ class OpenAIServer(ModelServer):
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": read + used.output,
         }
-        yield _event("response.completed", response={**answer, "status": "completed", "usage": usage})
+        if turn.end == "done":
+            yield _event("response.completed", response={**answer, "status": "completed", "usage": usage})
+            return
+        why = {"reason": _REASONS[turn.end]}
+        cut = {**answer, "status": "incomplete", "incomplete_details": why, "usage": usage}
+        yield _event("response.incomplete", response=cut)
 
     def error(self, status: int, message: str) -> bytes:
         """Return an error body."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,22 @@ class Tokens:
     output: int = 10
 
 
+End = Literal["done", "no_room", "refused"]
+
+
 @dataclass(frozen=True)
 class Turn:
     """One answer of the model: texts and tool calls, several of which are parallel.
 
-    ``pace_s`` is waited between two events of the stream. After ``cut_after`` events the connection is closed; after
-    ``hang_after`` nothing comes any more until the client goes away or the server ends; where it is ``kept_alive``,
-    nothing but what the protocol has to keep a silent connection open.
+    ``end`` is why the model stopped: it was done, had no room for more, or would not say more. ``pace_s`` is waited
+    between two events of the stream. After ``cut_after`` events the connection is closed; after ``hang_after`` nothing
+    comes any more until the client goes away or the server ends; where it is ``kept_alive``, nothing but what the
+    protocol has to keep a silent connection open.
     """
 
     parts: tuple[Part, ...]
     tokens: Tokens = Tokens()
+    end: End = "done"
     pace_s: float = 0.0
     cut_after: int | None = None
     hang_after: int | None = None

@@ -47,6 +47,12 @@ HTTP = "unexpected status {}: scripted, url: http://model/v1/responses"
         ({"responseStreamDisconnected": {"httpStatusCode": None}}, "gone", "stream_cut", True),
         ("other", "stream disconnected before completion: stream closed", "stream_cut", True),
         ("other", "Incomplete response returned, reason: max_output_tokens", "answer_incomplete", True),
+        (
+            {"responseStreamDisconnected": {"httpStatusCode": None}},
+            "stream disconnected before completion: Incomplete response returned, reason: content_filter",
+            "refused_by_provider",
+            False,
+        ),
         ("other", '{"error": {"message": "no", "type": "invalid_request_error"}}', "bad_request", False),
         ("other", "something new", "agent_failed", True),
         ({"something": "new", "and": "more"}, "", "agent_failed", True),

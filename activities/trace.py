@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from activities.folder import RunFolder
+from activities.sessions import HeldSession
 from schemas.calls import AttemptKey
 from schemas.common import Durable, SessionMode
 
@@ -19,6 +20,17 @@ class Trace(Durable):
     model: str | None = None
     session_id: str | None = None
     session_mode: SessionMode | None = None
+
+
+def trace_of(held: HeldSession, model: str | None) -> Trace:
+    """Return the note of a session that was opened with this model."""
+    return Trace(
+        transport=held.transport.name,
+        provider=held.transport.capabilities.provider_name,
+        model=model,
+        session_id=held.session.session_id,
+        session_mode=held.session.mode,
+    )
 
 
 def write_trace(folder: RunFolder, key: AttemptKey, trace: Trace) -> None:

@@ -35,7 +35,7 @@ from activities.running import Stop
 from activities.sessions import HeldSession
 from activities.spans import turn_span
 from activities.timeouts import seconds
-from activities.trace import Trace, write_trace
+from activities.trace import trace_of, write_trace
 from activities.turn import Limits, Tally, TurnEnd, run_turn
 from activities.workspace import open_run, settle
 from flows.bundle import Bundle
@@ -188,11 +188,12 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
             assert error is not None  # noqa: S101 - either a session or an error
             return TurnEnd(Ending("agent_failed", "agent_failed", error.code, error))
         attempt.mode, attempt.model = held.session.mode, spec.model
-        await ctx.blocking(write_trace, ctx.folder(key.run_id), key, _trace(attempt, held))
+        await ctx.blocking(write_trace, ctx.folder(key.run_id), key, trace_of(held, attempt.model))
         end = await _played(ctx, attempt, held, spec, parts, missing, tally, stop)
         if end.outcome is None or not turned_out_lost(held, end.outcome.error):
             return end
         await ctx.sessions.close(held)
+        tally.also.clear()
         session = None
 
 
@@ -414,16 +415,6 @@ def _header(attempt: _Attempt, spec: SessionSpec) -> TranscriptHeader:
         model=spec.model,
         agents=[step.agent],
         permission_mode=step.policy or attempt.bundle.spec.defaults.policy or "test",
-    )
-
-
-def _trace(attempt: _Attempt, held: HeldSession) -> Trace:
-    return Trace(
-        transport=held.transport.name,
-        provider=held.transport.capabilities.provider_name,
-        model=attempt.model,
-        session_id=held.session.session_id,
-        session_mode=attempt.mode,
     )
 
 

@@ -41,8 +41,13 @@ def end_of(made: Made) -> tuple[bool, str] | None:
         return None
     exited = _EXITED.search(head)
     if found and exited is not None:
-        return exited[1] == "0", body
+        return exited[1] == "0", with_exit_code(int(exited[1]), body)
     return _REFUSED.search(made.output[:_LOOKED_AT]) is None, made.output
+
+
+def with_exit_code(code: int | None, output: str) -> str:
+    """Return what a command printed, behind its exit code where it failed: as the other transports show it."""
+    return f"exit code {code}\n{output}" if code else output
 
 
 class Rollout:

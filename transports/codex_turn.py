@@ -16,7 +16,7 @@ from schemas.events import TextEvent, ToolEnded, ToolStarted, UsageEvent
 from schemas.tools import NormalizedToolCall, cut
 from transports.codex_errors import Failure, classify
 from transports.codex_policy import COMMAND, PATCH, relative, script_of
-from transports.codex_rollout import Made, end_of
+from transports.codex_rollout import Made, end_of, with_exit_code
 from transports.port import Emit, unwatched
 
 QUESTION: Final = "request_user_input"
@@ -262,7 +262,7 @@ class Turn:
 
 def _output(item: Mapping[str, Any]) -> str:
     if item["type"] == "commandExecution":
-        return str(item.get("aggregatedOutput") or "")
+        return with_exit_code(item.get("exitCode"), str(item.get("aggregatedOutput") or ""))
     if item["type"] == "fileChange":
         return ""
     return json.dumps(item.get("result") or item.get("contentItems") or item.get("error"), ensure_ascii=False)

@@ -84,17 +84,18 @@ class Stream:
 
     @property
     def unsettled(self) -> bool:
-        """Whether commands have ended of which only the session's file can tell how."""
+        """Whether calls have ended of which only the session's file can tell how, or what they said."""
         return bool(self._unsettled)
 
     def count(self, *, settle: bool = False) -> None:
-        """Report what the session's file says is new; with ``settle`` also commands of which it says nothing."""
+        """Report what the session's file says is new; with ``settle`` also calls of which it says nothing."""
         self._used(self.tail.look())
         for call_id, printed in list(self._unsettled.items()):
             recorded = self.tail.outputs.get(call_id)
             if recorded is not None or settle:
                 del self._unsettled[call_id]
-                success, output = of_command(recorded, printed)
+                told = of_command if self._open[call_id].tool == SHELL else of_tool
+                success, output = told(recorded, printed)
                 self._report(call_id, success=success, output=output)
 
     def call_id(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
@@ -138,7 +139,8 @@ class Stream:
         success, output = event.get("status") == "success", str(event.get("output") or said)
         if success:
             self.on_ran(call.tool)
-        if success and call.tool == SHELL:
+        # Of a file that was read the stream says nothing.
+        if success and (call.tool == SHELL or not output):
             self._unsettled[call_id] = output
         else:
             self._report(call_id, success=success, output=output)
@@ -199,6 +201,14 @@ def of_command(recorded: str | None, printed: str) -> tuple[bool, str]:
     if signal is not None:
         return False, f"signal {signal}\n{printed}"
     return code == "0", printed if code == "0" else f"exit code {code}\n{printed}"
+
+
+def of_tool(recorded: str | None, printed: str) -> tuple[bool, str]:
+    """Return that a tool succeeded, and what it said: what the model was told, where the stream has no words of it."""
+    if recorded is None:
+        return True, printed
+    inner = _FENCED.match(recorded)
+    return True, inner[1] if inner else recorded
 
 
 def _as_text(arguments: Mapping[str, Any]) -> str:

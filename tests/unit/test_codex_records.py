@@ -74,7 +74,7 @@ async def test_calls_of_earlier_turns_are_left_out(tmp_path: Path) -> None:
         (None, None),
         ("Chunk ID: 1\nProcess running with session ID 7\nOutput:\nhi\n", None),
         ("Chunk ID: 1\nProcess exited with code 0\nOutput:\nhi\n", (True, "hi\n")),
-        ("Chunk ID: 1\nProcess exited with code -1\nOutput:\n", (False, "")),
+        ("Chunk ID: 1\nProcess exited with code -1\nOutput:\nhi\n", (False, "exit code -1\nhi\n")),
         ("Exit code: 0\nWall time: 0.1 seconds\nOutput:\nSuccess\n", (True, "Success\n")),
         ("exec_command failed: no", (False, "exec_command failed: no")),
         ("unsupported call: x", (False, "unsupported call: x")),

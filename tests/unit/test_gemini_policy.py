@@ -12,7 +12,7 @@ import pytest
 from policy.commands import ALLOWED, Verdict
 from transports.gemini_home import escape_imports, escape_prompt
 from transports.gemini_policy import ALLOWED_TOOLS, BACKGROUND, READING, SHELL, WRITING, floor, judge_call
-from transports.gemini_stream import blocked_reason, of_command
+from transports.gemini_stream import blocked_reason, of_command, of_tool
 
 
 @pytest.fixture
@@ -187,6 +187,18 @@ def test_how_a_command_ended_is_read_behind_its_output(
 ) -> None:
     succeeded, output = of_command(recorded, "printed")
     assert (succeeded, output.splitlines()[0]) == (success, head)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "output"),
+    [
+        (None, "printed"),
+        ("total = 0.0\n", "total = 0.0\n"),
+        ("<untrusted_context>\ntotal = 0.0\n\n</untrusted_context>", "total = 0.0\n"),
+    ],
+)
+def test_a_file_that_was_read_shows_what_the_model_was_told(recorded: str | None, output: str) -> None:
+    assert of_tool(recorded, "printed") == (True, output)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,22 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from model_servers.script import Ask, Call, Called, HandIn, Part, Run, Say, Seen, Think, Turn, Write, pieces
+from model_servers.script import (
+    Ask,
+    Call,
+    Called,
+    Edit,
+    HandIn,
+    Part,
+    Read,
+    Run,
+    Say,
+    Seen,
+    Think,
+    Turn,
+    Write,
+    pieces,
+)
 from model_servers.server import ModelServer, Unexpected, event
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -121,6 +136,15 @@ def _tool_call(part: Part, seen: Seen) -> str | tuple[str, dict[str, Any]]:
             return "Write", {"file_path": f"{working_folder(seen)}/{path}", "content": content}
         case Write(path=path, content=content):
             return _ours(seen, "write_file"), {"path": path, "content": content}
+        case Read(path=path) if "Read" in seen.tools:
+            return "Read", {"file_path": f"{working_folder(seen)}/{path}"}
+        case Read(path=path):
+            return _ours(seen, "read_file"), {"path": path}
+        case Edit(path=path, old=old, new=new) if "Edit" in seen.tools:
+            changed = {"old_string": old, "new_string": new}
+            return "Edit", {"file_path": f"{working_folder(seen)}/{path}", **changed}
+        case Edit(path=path, old=old, new=new):
+            return _ours(seen, "edit_file"), {"path": path, "old": old, "new": new}
         case Run(command=command) if "Bash" in seen.tools:
             return "Bash", {"command": command, "description": "Runs a command"}
         case Run(command=command):

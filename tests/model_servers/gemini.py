@@ -15,8 +15,10 @@ from model_servers.script import (
     Ask,
     Call,
     Called,
+    Edit,
     HandIn,
     Part,
+    Read,
     Refuse,
     Run,
     Say,
@@ -126,6 +128,11 @@ def _chunks(part: Part, seen: Seen) -> Iterator[list[dict[str, Any]]]:
             yield [{"text": json.dumps(value)}]
         case Write(path=path, content=content):
             yield _called(seen, "write_file", {"file_path": path, "content": content})
+        case Read(path=path):
+            yield _called(seen, "read_file", {"file_path": path})
+        case Edit(path=path, old=old, new=new):
+            changed = {"instruction": "as told", "old_string": old, "new_string": new}
+            yield _called(seen, "replace", {"file_path": path, **changed})
         case Run(command=command):
             yield _called(seen, "run_shell_command", {"command": command, "description": "as told"})
         case Ask(question=question, options=options, multi_select=multi):

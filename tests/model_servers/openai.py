@@ -14,9 +14,11 @@ from model_servers.script import (
     Ask,
     Call,
     Called,
+    Edit,
     HandIn,
     Mind,
     Part,
+    Read,
     Run,
     Say,
     Seen,
@@ -171,6 +173,13 @@ def _tool_call(part: Part) -> str | tuple[str, str | dict[str, Any]]:
         case Write(path=path, content=content):
             added = "".join(f"+{line}\n" for line in content.splitlines())
             return "apply_patch", f"*** Begin Patch\n*** Add File: {path}\n{added}*** End Patch"
+        case Read(path=path):
+            return "exec_command", {"cmd": f"cat {path}"}
+        case Edit(path=path, old=old, new=new):
+            changed = "".join(
+                f"{sign}{line}\n" for sign, text in (("-", old), ("+", new)) for line in text.splitlines()
+            )
+            return "apply_patch", f"*** Begin Patch\n*** Update File: {path}\n@@\n{changed}*** End Patch"
         case Run(command=command):
             return "exec_command", {"cmd": command}
         case Ask(question=question, options=options):

@@ -37,6 +37,22 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Read:
+    """A file read with the agent's own tool for it, or with ``cat`` where it has none."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The whole lines ``old`` of a file replaced by ``new`` with the agent's own tool for it."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class Run:
     """A command run with the agent's own tool for it."""
 
@@ -67,7 +83,7 @@ class HandIn:
     value: Mapping[str, Any]
 
 
-Part = Say | Think | Write | Run | Ask | Call | HandIn
+Part = Say | Think | Read | Write | Edit | Run | Ask | Call | HandIn
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from model_servers.script import Garbage, Mind, Refuse, Seen, Turn
+
+_MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
+"""What reading a request raises that lacks a part, or has one of another type."""
 
 
 class Unexpected(Exception):
@@ -116,8 +119,8 @@ class ModelServer(ABC):
         data = http.rfile.read(int(http.headers.get("Content-Length") or 0))
         try:
             found = self.read(http.path, json.loads(data), dict(http.headers.items()))
-        except (Unexpected, ValueError) as error:
-            self.problems.append(f"{http.path}: {error}")
+        except (Unexpected, *_MALFORMED) as error:
+            self.problems.append(f"{http.path}: {_told(error)}")
             _send(http, 400, self.error(400, str(error)))
             return
         if isinstance(found, bytes):
@@ -125,7 +128,11 @@ class ModelServer(ABC):
             return
         with self._lock:
             self.seen.append(found)
-            reply = self.mind(found)
+            try:
+                reply = self.mind(found)
+            except Exception as error:  # noqa: BLE001 - a mind is a test's: what it did not expect fails the test
+                self.problems.append(f"{http.path}: the mind knows no answer: {_told(error)}")
+                reply = Refuse(500)
         if isinstance(reply, Refuse):
             after = {} if reply.retry_after is None else {"Retry-After": f"{reply.retry_after:g}"}
             _send(http, reply.status, self.refusal(reply), after)
@@ -186,6 +193,10 @@ class ModelServer(ABC):
                 self.hung_up += 1
                 break
         http.close_connection = True
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, Unexpected) else f"{type(error).__name__}: {error}"
 
 
 def event(data: object, name: str | None = None) -> bytes:

@@ -63,7 +63,7 @@ def _goes_on(seen: Seen) -> Sequence[Reply]:
 
 
 def main() -> int:
-    """Run the demo; 0 when the run ends verified, 1 when it does not, 2 when something is missing."""
+    """Run the demo; 0 when the run ends verified, 1 when it does not, 2 when something is missing, 130 on Ctrl-C."""
     folder = new_folder(Path.cwd() / ".stepwise" / "handover")
     make_repository(folder / "repo")
     try:
@@ -79,6 +79,9 @@ def main() -> int:
     except StepwiseError as error:
         complain(f"demo-handover: {error}")
         return 2
+    except KeyboardInterrupt:
+        complain("demo-handover: ended before its run was; server and worker are stopped")
+        return 130
 
 
 async def _run(server: DevServer, here: Here, folder: Path) -> int:

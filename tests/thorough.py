@@ -80,7 +80,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     *(f"{_INTEGRATION}test_codex_endings.py::*[reply{row}-*-True-*]" for row in (3, 4, 6)),
     # The program that needs the most of a machine.
     f"{_CONFORMANCE}[*-gemini-cli]",
-    f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[gemini-cli]",
+    f"{_INTEGRATION}test_real_agents.py::*[gemini-cli]",
     f"{_INTEGRATION}test_handover.py::*[claude-sdk-to-gemini-cli]",
     f"{_INTEGRATION}test_gemini_floor.py::test_a_repository_is_told_of_*-loaded1]",
     f"{_INTEGRATION}test_gemini_floor.py::test_a_repository_is_told_of_*-loaded2]",
@@ -94,7 +94,6 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_gemini_session.py::test_a_command_that_ignores_signals_*[kill]",
     f"{_INTEGRATION}test_handover.py::*[gemini-cli-to-claude-cli]",
     f"{_INTEGRATION}test_handover.py::*[codex-to-claude-sdk]",
-    f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[gemini-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[claude-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_plan_is_approved_*[claude-sdk]",
     f"{_INTEGRATION}test_above_the_workspace.py::*[gemini-cli-*]",
@@ -109,6 +108,9 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_long_texts.py::*[claude-cli]",
     f"{_INTEGRATION}test_long_texts.py::*[gemini-cli]",
     f"{_INTEGRATION}test_gemini_session.py::test_a_lock_that_a_killed_program_left_*",
+    f"{_INTEGRATION}test_real_agents.py::test_a_task_is_done_in_one_go_*[claude-cli]",
+    f"{_INTEGRATION}test_real_agents.py::test_a_task_is_done_in_one_go_*[codex]",
+    f"{_INTEGRATION}test_demo_handover.py::test_a_handover_that_is_ended_by_its_person_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",

@@ -2,92 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from urllib.request import urlopen
 
-import psutil
 import pytest
-from conftest import eventually
+from demo_kit import ROOT, check_next, environment, one_demo, run
 from flow_kit import git, make_repository
 
 from cli.demo import wanted
 from schemas.errors import BadInput
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(
-    argv: list[str], folder: Path, asked: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    env = environment(folder) | dict(asked or {})
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of somebody who has nothing but the checkout."""
-    return {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "STEPWISE_CONFIG": ""}
-
-
-def comes_back(dev: list[str], address: str, folder: Path) -> None:
-    """Check that the page of the demo is there again while its server runs."""
-    setting, program, *arguments = dev
-    name, value = setting.split("=")
-    assert program.endswith("stepwise")
-    argv = [sys.executable, "-m", "cli.main", *arguments, "--port", "0"]
-    with subprocess.Popen(argv, cwd=folder, env={**environment(folder), name: value}, stdout=-3) as server:
-        try:
-            assert eventually(lambda: answers(address))
-        finally:
-            server.send_signal(signal.SIGINT)
-    assert server.returncode == 0
-
-
-def answers(address: str) -> bool:
-    """Return whether something is served at an address."""
-    try:
-        with urlopen(address, timeout=5) as page:  # noqa: S310 - the demo's own page
-            return bool(page.status == 200)
-    except OSError:
-        return False
-
-
-def one_demo(folder: Path, asked: dict[str, str]) -> str:
-    """Run a demo to its good end and return what it said; fails when a process of its own outlives it."""
-    argv = [sys.executable, "-m", "cli.demo"]
-    env = environment(folder) | asked
-    with subprocess.Popen(
-        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as demo:
-        try:
-            assert demo.stdout is not None
-            said = [demo.stdout.readline()]
-            working = working_in(folder)
-            rest, complaint = demo.communicate(timeout=60)
-        finally:
-            demo.kill()
-    assert (demo.returncode, complaint) == (0, ""), rest
-    assert len(working) > 1, "the demo and its server are seen while it runs"
-    assert working_in(folder) == []
-    return "".join([*said, rest])
-
-
-def working_in(folder: Path) -> list[str]:
-    """Return the command of each process that has to do with a folder: by its arguments, its place or a variable."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            told = [*process.cmdline(), process.cwd(), *process.environ().values()]
-            if any(str(folder) in text for text in told):
-                found.append(f"{process.pid} {' '.join(process.cmdline())}")
-    return found
 
 
 def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> None:
@@ -104,18 +30,7 @@ def test_the_demo_ends_verified_and_its_next_commands_work(tmp_path: Path) -> No
         "+    for value in values:",
     ):
         assert line in said
-    begin = said.index("\nnext\n")
-    dev, replay, verify = [shlex.split(line) for line in said[begin:].split("\n") if line.startswith("  ")]
-    assert dev[0] == "STEPWISE_DATA_DIR=.stepwise/demo/1/worker", (
-        "never the data folder of somebody's own worker"
-    )
-    address = next(line.split()[-1] for line in said.splitlines() if line.startswith("temporal ui"))
-    comes_back(dev, address, tmp_path)
-    for command in (replay, verify):
-        program, *arguments = command
-        assert program.endswith("stepwise")
-        again = run([sys.executable, "-m", "cli.main", *arguments], tmp_path)
-        assert again.returncode == 0, again.stdout + again.stderr
+    check_next(said, tmp_path, ".stepwise/demo/1/worker")
 
 
 def test_a_demo_that_waits_for_a_person_says_what_to_type_and_can_be_ended(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ class TurnSpan:
 
         A model turn began when the one before it, or the last tool, ended.
         """
-        if isinstance(event, UsageEvent):
+        # A price without tokens is told at the end of a turn, and is no model turn of its own.
+        if isinstance(event, UsageEvent) and event.usage.total:
             used: Mapping[Attribute, Value | None] = {
                 Attribute.OPERATION: "chat",
                 Attribute.INPUT_TOKENS: event.usage.prompt,

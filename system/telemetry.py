@@ -102,9 +102,8 @@ def span(name: str, attributes: Mapping[Attribute, Value | None]) -> Iterator[Sp
     """Run the block in a span; an exception marks it as failed by the name of its type alone."""
     tracer = trace.get_tracer(TRACER)
     with tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as opened:
-        for attribute, value in attributes.items():
-            if value is not None:
-                opened.set_attribute(attribute.value, value[:MAX_VALUE] if isinstance(value, str) else value)
+        for attribute, value in _known(attributes).items():
+            opened.set_attribute(attribute, value)
         try:
             yield opened
         except BaseException as error:
@@ -116,10 +115,20 @@ def span(name: str, attributes: Mapping[Attribute, Value | None]) -> Iterator[Sp
 def past_span(name: str, parent: Context, attributes: Mapping[Attribute, Value | None], *, ms: int) -> None:
     """Add a span below ``parent`` that ends now and began ``ms`` milliseconds ago; for what was only observed."""
     end = time.time_ns()
-    known = {key.value: value for key, value in attributes.items() if value is not None}
-    trace.get_tracer(TRACER).start_span(
-        name, context=parent, start_time=end - ms * 1_000_000, attributes=known
-    ).end(end)
+    begin = end - ms * 1_000_000
+    tracer = trace.get_tracer(TRACER)
+    tracer.start_span(name[:MAX_VALUE], context=parent, start_time=begin, attributes=_known(attributes)).end(
+        end
+    )
+
+
+def _known(attributes: Mapping[Attribute, Value | None]) -> dict[str, Value]:
+    """Return the attributes that have a value, with texts cut: a model chooses the name of what it calls."""
+    return {
+        key.value: value[:MAX_VALUE] if isinstance(value, str) else value
+        for key, value in attributes.items()
+        if value is not None
+    }
 
 
 class _Scrubbed(SpanExporter):

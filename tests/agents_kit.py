@@ -20,7 +20,8 @@ _SERVERS: Final[Mapping[str, type[ModelServer]]] = {
     "codex": OpenAIServer,
     "gemini-cli": GeminiServer,
 }
-_KEY: Final = "not-a-real-key"
+KEY: Final = "not-a-real-key"
+"""The key that each of them is given."""
 
 
 @contextmanager
@@ -35,9 +36,9 @@ def agents(minds: Mapping[str, Mind]) -> Iterator[dict[str, str]]:
             url = stack.enter_context(_SERVERS[name](mind)).url
             match name:
                 case "claude-sdk" | "claude-cli":
-                    env |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": _KEY}
+                    env |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": KEY}
                 case "codex":
-                    env |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": _KEY}
+                    env |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": KEY}
                 case _:
-                    env |= {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": _KEY}
+                    env |= {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": KEY}
         yield env

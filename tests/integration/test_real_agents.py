@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agents_kit import AGENTS, agents
+from agents_kit import AGENTS, KEY, agents
 from conftest import UNITTEST, Rig
 from flow_kit import script
 from flow_kit import turn as played
@@ -16,6 +17,9 @@ from model_servers.minds import BUGGY, DRAFT, RIGHT, Player, is_structured
 from model_servers.script import Edit, HandIn, Part, Read, Reply, Run, Seen, Write, turn
 from run_kit import said, update, waiting
 from same_kit import told
+from trace_kit import Collected, attributes_of, collecting
+
+from schemas.receipt import StepReceipt
 
 pytestmark = pytest.mark.timeout(300)
 WITHIN_S = 240.0
@@ -149,6 +153,44 @@ def check_expected(evidence: dict[str, Any]) -> None:
     assert "FAILED" in evidence["calls"][0][1]["shows"]
 
 
+def check_spans(traced: Collected, rig: Rig, receipts: Sequence[StepReceipt], *, has_model: bool) -> None:
+    """Assert that each session, model turn and tool call of a run is a span, from an activity, and says no word."""
+    first = receipts[0]
+    name, calls_ref = first.transport, first.tool_calls.ref
+    assert calls_ref is not None
+    session, closing = traced.named(f"invoke_agent {name}")
+    about = attributes_of(session)
+    assert about["gen_ai.operation.name"] == "invoke_agent"
+    assert (about["gen_ai.provider.name"], about["stepwise.transport"]) == (first.provider, name)
+    assert (about["stepwise.run_id"], about["stepwise.step"]) == (first.run_id, "implement")
+    assert about["gen_ai.conversation.id"] not in {"", attributes_of(closing)["gen_ai.conversation.id"]}
+    assert traced.above(session)[1:4] == ["RunActivity:work", "StartActivity:work", "step implement"]
+    assert [attributes_of(one)["stepwise.step"] for one in traced.named(f"chat {name}")] == [
+        "implement",
+        "finish",
+    ]
+
+    below = [one for one in traced.spans if one.parent_span_id == session.span_id]
+    calls = [json.loads(line) for line in rig.evidence.read(calls_ref).splitlines()]
+    tools = [attributes_of(one) for one in below if one.name.startswith("execute_tool")]
+    assert [(one["gen_ai.tool.name"], one["gen_ai.tool.call.id"]) for one in tools] == [
+        (call["tool_name"], call["call_id"]) for call in calls
+    ]
+    turns = [attributes_of(one) for one in below if one.name == "chat"]
+    assert len(turns) == (3 if has_model else 0)
+    for kind in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"):
+        assert sum(one[kind] for one in turns) == about[kind]
+        assert not has_model or about[kind] > 0
+
+    assert len({one.trace_id for one in traced.spans}) == 1
+    for one in traced.spans:
+        if any(key.startswith("gen_ai.") for key in attributes_of(one)):
+            assert {"RunActivity:work", "RunActivity:finalize"} & set(traced.above(one)), one.name
+    exported = "".join(map(str, traced.spans))
+    for secret in ("mean is wrong", "Do the task", "mean of no values", "no values have", KEY):
+        assert secret not in exported
+
+
 @pytest.mark.parametrize("name", AGENTS)
 async def test_a_defect_is_mended_in_the_same_way_through_every_transport(
     rig: Rig, demo_repo: Path, name: str
@@ -174,10 +216,12 @@ async def test_a_task_is_done_in_one_go_through_every_transport(rig: Rig, demo_r
         return [turn(Write(BUGGY, RIGHT)), turn(Run(TESTS))] if "Do the task in one go" in seen.asked else []
 
     own = {"scenario": "direct"} if name == "stub" else {}
-    with agents({} if own else {name: Player(plays)}) as env:
-        rig.worker(**env)
+    with agents({} if own else {name: Player(plays)}) as env, collecting() as traced:
+        worker = rig.worker(**env, **traced.environment)
         rig.start(f"direct-{name}", given("direct", demo_repo, transport=name, **own))
         result = await rig.result(f"direct-{name}", within_s=WITHIN_S)
+        worker.terminate()
+        assert await asyncio.to_thread(worker.wait, 60) == 0
     assert result.outcome == "verified", result.summary
     receipts = rig.receipts(result.run_id)
     assert [(one.step_id, one.transport, one.tool_calls.count) for one in receipts] == [
@@ -186,6 +230,7 @@ async def test_a_task_is_done_in_one_go_through_every_transport(rig: Rig, demo_r
     ]
     assert [one.decision for one in result.decisions] == ["advance", "terminate"]
     rig.check_evidence(result)
+    check_spans(traced, rig, receipts, has_model=name != "stub")
 
 
 @pytest.mark.parametrize("name", [*AGENTS, "stub"])

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -34,6 +35,8 @@ with workflow.unsafe.imports_passed_through():
 
 QUEUE = "telemetry"
 EXPORTER = InMemorySpanExporter()
+PAST = ("call " + "y" * 500)[: telemetry.MAX_VALUE]
+"""The name of a span of what was only observed, cut."""
 
 
 @activity.defn
@@ -43,6 +46,7 @@ async def model_call(fail: bool) -> str:
         Attribute.INPUT_TOKENS: 12,
         Attribute.STEP: None,
     }
+    telemetry.past_span("call " + "y" * 500, get_current(), attributes, ms=1)
     with telemetry.span("model call", attributes):
         if fail:
             raise ApplicationError("the s3cret prompt", type="ModelFailed")
@@ -131,6 +135,7 @@ async def test_a_run_started_by_the_cli_is_one_trace_although_it_is_replayed(
         "step 1": 1,
         "StartActivity:model_call": 1,
         "RunActivity:model_call": 1,
+        PAST: 1,
         "model call": 1,
     }
     ids = {one.context.trace_id for found in spans.values() for one in found if one.context}
@@ -142,6 +147,7 @@ async def test_a_run_started_by_the_cli_is_one_trace_although_it_is_replayed(
         "StartActivity:model_call": "step 1",
         "RunActivity:model_call": "StartActivity:model_call",
         "model call": "RunActivity:model_call",
+        PAST: "RunActivity:model_call",
     }
 
 
@@ -149,11 +155,12 @@ async def test_attributes_are_cut_and_empty_ones_left_out(server: DevServer, cli
     await _started_by_the_cli(server, "attributes", fail=False)
     await client.get_workflow_handle("attributes").result()
 
-    (call,) = _spans()["model call"]
-    assert dict(call.attributes or {}) == {
-        "gen_ai.tool.name": "x" * telemetry.MAX_VALUE,
-        "gen_ai.usage.input_tokens": 12,
-    }
+    for name in ("model call", PAST):
+        (call,) = _spans()[name]
+        assert dict(call.attributes or {}) == {
+            "gen_ai.tool.name": "x" * telemetry.MAX_VALUE,
+            "gen_ai.usage.input_tokens": 12,
+        }
 
 
 async def test_no_text_of_an_error_leaves_in_a_span(server: DevServer, client: Client) -> None:

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from conftest import UNITTEST, Rig, eventually
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
-
-@dataclass
-class Collected:
-    """What a collector received."""
-
-    endpoint: str = ""
-    spans: list[Span] = field(default_factory=list)
-
-    def named(self, start: str) -> list[Span]:
-        """Return the spans whose name begins so."""
-        return [span for span in self.spans if span.name.startswith(start)]
-
-    def above(self, span: Span) -> list[str]:
-        """Return the names of a span and of those around it, innermost first."""
-        by_id = {one.span_id: one for one in self.spans}
-        names: list[str] = []
-        at: Span | None = span
-        while at is not None:
-            names.append(at.name)
-            at = by_id.get(at.parent_span_id)
-        return names
+from trace_kit import Collected, collecting
 
 
 @pytest.fixture
 def collector() -> Iterator[Collected]:
     """A small OTLP collector on a free port."""
-    collected = Collected()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = ExportTraceServiceRequest.FromString(body)
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    collected.spans.extend(scope.spans)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        collected.endpoint = f"http://127.0.0.1:{server.server_port}"
+    with collecting() as collected:
         yield collected
-        server.shutdown()
-        thread.join()
 
 
 async def test_a_run_started_by_the_cli_is_one_nested_trace_across_a_killed_worker(
@@ -82,12 +36,7 @@ steps:
             - {{do: run, argv: [echo, asked]}}
             - {{do: tokens, prompt: 5, completion: 1}}
 """
-    tracing = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
-        "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
-        "OTEL_BSP_SCHEDULE_DELAY": "100",
-    }
-    first = rig.worker(**tracing)
+    first = rig.worker(**collector.environment)
     rig.start(
         "traced",
         {
@@ -103,7 +52,7 @@ steps:
     first.kill()
     first.wait()
     go.touch()
-    second = rig.worker(**tracing)
+    second = rig.worker(**collector.environment)
     result = await rig.result("traced")
     second.terminate()
     assert second.wait(30) == 0

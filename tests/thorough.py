@@ -110,6 +110,10 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_gemini_session.py::test_a_lock_that_a_killed_program_left_*",
     f"{_INTEGRATION}test_real_agents.py::test_a_task_is_done_in_one_go_*[claude-cli]",
     f"{_INTEGRATION}test_real_agents.py::test_a_task_is_done_in_one_go_*[codex]",
+    f"{_INTEGRATION}test_model_only.py::*[claude-cli*]",
+    f"{_INTEGRATION}test_model_only.py::test_what_a_program_sends_elsewhere_*[gemini-cli]",
+    f"{_INTEGRATION}test_model_only.py::test_a_command_of_the_agent_*[claude-sdk-*",
+    f"{_INTEGRATION}test_model_only.py::test_a_command_of_the_agent_*[gemini-cli-*",
     f"{_INTEGRATION}test_demo_handover.py::test_a_handover_that_is_ended_by_its_person_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",

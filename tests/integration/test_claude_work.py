@@ -467,23 +467,3 @@ async def test_a_prompt_is_taken_word_for_word(
         await session.aclose()
     assert server.seen[0].asked == prompt
     assert "PRIVATE-WORDS" not in json.dumps(server.seen[0].raw)
-
-
-async def test_nobody_but_the_model_is_called(
-    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[str] = []
-
-    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        called.append((await reader.readline()).decode())
-        writer.close()
-
-    proxy = await asyncio.start_server(note, "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    monkeypatch.setenv("HTTPS_PROXY", address)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    async with proxy:
-        await one_turn(
-            in_order(turn(Run("echo hi")), turn("Well.")), make_spec(tmp_path), transport, monkeypatch
-        )
-    assert called == []

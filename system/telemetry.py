@@ -37,6 +37,7 @@ TRACER: Final = "stepwise"
 MAX_VALUE: Final = 200
 """Longest text of an attribute, in characters."""
 
+_SCOPES: Final = frozenset({TRACER, "temporalio"})
 _EXCEPTION_TYPE: Final = "exception.type"
 
 
@@ -132,14 +133,17 @@ def _known(attributes: Mapping[Attribute, Value | None]) -> dict[str, Value]:
 
 
 class _Scrubbed(SpanExporter):
-    """Exports spans without the texts of errors: an agent's output may stand in them."""
+    """Exports our spans and Temporal's, without the texts of errors: an agent's output may stand in them.
+
+    Other libraries that know OpenTelemetry begin traces of their own, with what they think fit to say.
+    """
 
     def __init__(self, inner: SpanExporter) -> None:
         self._inner = inner
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Pass the spans on, scrubbed."""
-        return self._inner.export([_scrubbed(one) for one in spans])
+        return self._inner.export([_scrubbed(one) for one in spans if _is_ours(one)])
 
     def shutdown(self) -> None:
         """End the exporter."""
@@ -148,6 +152,11 @@ class _Scrubbed(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what is waiting."""
         return self._inner.force_flush(timeout_millis)
+
+
+def _is_ours(one: ReadableSpan) -> bool:
+    scope = one.instrumentation_scope
+    return scope is not None and scope.name.partition(".")[0] in _SCOPES
 
 
 def _scrubbed(one: ReadableSpan) -> ReadableSpan:

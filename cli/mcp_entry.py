@@ -1,6 +1,7 @@
-"""Where ``stepwise mcp`` begins, and how programs start it: ``python -m cli.mcp_entry JSON``, the fields of Given.
+"""Where ``stepwise mcp`` begins, and how programs start it: ``python -I -S mcp_entry.py JSON``, the fields of Given.
 
-A client waits until it knows the tools, so it is told of them at once; they are loaded while its model thinks.
+A client waits until it knows the tools, so it is told of them at once; they are loaded while its model thinks, and
+site-packages, which are slow to find, are looked for only then.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import os
 import sys
 from io import FileIO
 from typing import Final, TypedDict
+
+if __name__ == "__main__":
+    # Run as a script, the package that holds this file is not on the path.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 from cli.mcp_protocol import CALL, Desk
 from schemas.json_text import parse_json
@@ -36,6 +41,10 @@ def serve(given: Given) -> None:
     unread = _handshake(desk)
     if unread is None:
         return
+    if sys.flags.no_site:
+        import site  # noqa: PLC0415 - nobody waits for it
+
+        site.main()
     from cli.mcp_server import work  # noqa: PLC0415 - this is what the client does not wait for
 
     work(

@@ -46,6 +46,9 @@ CAPABILITIES: Final = TransportCapabilities(
 )
 """What it can do, as far as the conformance suite proves it."""
 
+SERVER_SCRIPT: Final = Path(__file__).parents[1] / "cli" / "mcp_entry.py"
+"""The server of our tools, as a script: who starts it by its module's name waits for site-packages, too."""
+
 _NAME: Final = "claude-cli"
 _CONNECT_S: Final = 60.0
 _TOOLS: Final = (QUESTION, "Agent")
@@ -107,7 +110,7 @@ def _mcp_config(spec: SessionSpec, folders: Folders) -> Path:
     server: dict[str, Any] = {
         "type": "stdio",
         "command": sys.executable,
-        "args": ["-I", "-m", "cli.mcp_entry", json.dumps(given)],
+        "args": ["-I", "-S", str(SERVER_SCRIPT), json.dumps(given)],
         "alwaysLoad": True,
     }
     config = folders.told / "mcp.json"

@@ -1,6 +1,6 @@
 """Starts a program with its keys in pipes instead of in its environment, where all that it runs could read them.
 
-A script of the standard library alone: ``claude_launch.py PROGRAM ARGUMENT...``. Of each variable in ``PIPED`` the value
+A script that imports nothing a bare interpreter has not, since every session waits for it: ``claude_launch.py PROGRAM ARGUMENT...``. Of each variable in ``PIPED`` the value
 goes into a pipe, and the number of the descriptor to read it from into the other variable.
 """
 
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
-from typing import Final
 
-PIPED: Final = {
+PIPED = {
     "ANTHROPIC_API_KEY": "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR",
     "CLAUDE_CODE_OAUTH_TOKEN": "CLAUDE_CODE_OAUTH_TOKEN_FILE_DESCRIPTOR",
 }
 """The variables with keys that the program also reads from a descriptor, each with the variable that names it."""
 
 
-def put_away(environment: MutableMapping[str, str]) -> None:
+def put_away(environment: os._Environ[str] | dict[str, str]) -> None:
     """Take the keys out of an environment and leave descriptors, which the next program inherits, in their place."""
     for name, place in PIPED.items():
         key = environment.pop(name, None)
@@ -31,10 +29,10 @@ def put_away(environment: MutableMapping[str, str]) -> None:
         environment[place] = str(read)
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: list[str]) -> None:
     """Become the program; raises OSError where that cannot be."""
     put_away(os.environ)
-    os.execv(argv[0], list(argv))  # noqa: S606 - argv only, never a shell
+    os.execv(argv[0], argv)  # noqa: S606 - argv only, never a shell
 
 
 if __name__ == "__main__":

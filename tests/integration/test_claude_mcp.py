@@ -19,6 +19,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from cli.mcp_tools import MAX_OUTPUT
+from transports.claude_cli import SERVER_SCRIPT
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def entry(workspace: Path, **given: Any) -> list[str]:
     """The command with which a transport starts the server."""
     options = {"read_only": False, "screened": False, "environment": None, "timeout_s": 120.0, "version": "1"}
     told = json.dumps({"workspace": str(workspace), **options, **given})
-    return [sys.executable, "-I", "-m", "cli.mcp_entry", told]
+    return [sys.executable, "-I", "-S", str(SERVER_SCRIPT), told]
 
 
 @contextlib.asynccontextmanager

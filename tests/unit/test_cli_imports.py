@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli.main import COMMANDS
+from transports import claude_launch
+from transports.claude_cli import SERVER_SCRIPT
 
 _IMPORTED = re.compile(r"^import '([\w.]+)' #", re.MULTILINE)
 
@@ -88,5 +90,24 @@ def test_an_mcp_client_knows_the_tools_before_anything_slow_is_imported() -> Non
     assert slow(modules) | (modules & {"typer", "importlib.metadata"}) == set()
     assert ours(modules) == {
         *("cli", "cli.mcp_declared", "cli.mcp_entry", "cli.mcp_protocol"),
+        *("schemas", "schemas.json_text"),
+    }
+
+
+def test_what_stands_before_every_session_of_claude_imports_next_to_nothing() -> None:
+    bare, _ = imported("-I", "-S", "-c", "import os")
+    launched, printed = imported("-I", "-S", claude_launch.__file__, "/bin/echo", "begun")
+
+    assert printed == "begun\n"
+    assert launched - bare == {"__future__"}
+
+
+def test_the_server_of_tools_looks_for_no_site_packages_before_its_client_is_gone_or_calls() -> None:
+    bare, _ = imported("-I", "-S", "-c", "")
+    modules, _ = imported("-I", "-S", str(SERVER_SCRIPT), json.dumps(GIVEN))
+
+    assert "site" not in modules | bare
+    assert ours(modules) == {
+        *("cli", "cli.mcp_declared", "cli.mcp_protocol"),
         *("schemas", "schemas.json_text"),
     }

@@ -68,26 +68,47 @@ def written(rig: Rig, run_id: str) -> str:
 
 
 async def test_ten_questions_in_a_row_are_answered_by_the_developer_model(rig: Rig, repo: Path) -> None:
+    questions = [f"Colour of wall {number}?" for number in range(10)]
+    # Not all alike, so that an answer to another question is seen.
+    colours = [COLOURS[number % 3 == 0] for number in range(10)]
     model = Model(
-        asking(*(Ask(f"Colour of wall {number}?", COLOURS) for number in range(10))), *[answers("Blue")] * 10
+        asking(*(Ask(question, COLOURS) for question in questions)),
+        *[answers(colour.title()) for colour in colours],
     )
-    with agents({NAME: model}) as env:
+    heard: list[Seen] = []
+
+    def listens(seen: Seen) -> Reply:
+        if not is_structured(seen):
+            heard.append(seen)
+        return model(seen)
+
+    with agents({NAME: listens}) as env:
         rig.worker(**env)
         begin(rig, "ten", repo)
         result = await rig.result("ten")
     assert result.outcome == "unverified"
-    assert '"Colour of wall 9?"="blue"' in written(rig, result.run_id)
+    assert f'"{questions[9]}"="{colours[9]}"' in written(rig, result.run_id)
+
     assert len(model.asked) == 10
-    assert "Paint it." in model.asked[9]
-    assert "Colour of wall 8?" in model.asked[9], "it is shown what was said before"
-    assert model.asked[9].count("[tool") <= 10
+    for number, asked in enumerate(model.asked):
+        assert "Paint it." in asked
+        assert questions[number] in asked
+        assert number == 0 or questions[number - 1] in asked, "it is shown what was said before"
+        assert asked.count("[tool") <= 10
+
+    told = [call.result or "" for call in heard[-1].calls[:10]]
+    assert [
+        f'"{question}"="{colour}"' in result
+        for question, colour, result in zip(questions, colours, told, strict=True)
+    ] == [True] * 10, "the agent's session has all of its questions with their answers"
     (receipt,) = rig.receipts(result.run_id)
+    assert receipt.session == "cold", "one session that was never begun anew"
     lines = map(json.loads, transcript_of(rig, receipt).splitlines())
     given = [one["block"]["answer"] for one in lines if one.get("event_type") == "question_answered"]
-    assert [(one["source"], one["answers"]) for one in given[:1]] == [
-        ("developer", {"Colour of wall 0?": "blue"})
+    assert [(one["source"], one["answers"]) for one in given] == [
+        ("developer", {question: colour}) for question, colour in zip(questions, colours, strict=True)
     ]
-    assert len(given) == 10
+    assert said(rig, result.run_id, "waiting") == [], "no person was asked"
 
 
 async def test_an_answer_that_does_not_fit_is_asked_for_again_with_all_that_was_said_then_people_are_asked(

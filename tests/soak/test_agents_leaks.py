@@ -17,11 +17,8 @@ from step_kit import mind
 
 from transports import registry
 
-TOLD: Final = os.environ.get("STEPWISE_LEAK_RUNS")
-RUNS: Final = int(TOLD or 4)
+RUNS: Final = int(os.environ.get("STEPWISE_LEAK_RUNS") or 5)
 """How many steps each agent takes."""
-SLOW: Final = frozenset({"claude-cli", "gemini-cli"})
-"""They start several processes a step, and take two steps where nobody says how many."""
 WARM: Final = 3
 """After so many steps caches are full."""
 GROWTH_KB: Final = 4_096
@@ -61,9 +58,8 @@ def test_steps_leave_nothing_behind(name: str, tmp_path: Path) -> None:
     available = registry.open(name).is_available()
     if not available.ok:
         pytest.skip(f"{available.reason}: {available.install_hint}")
-    runs = RUNS if TOLD or name not in SLOW else 2
-    helds = take_steps(name, runs, tmp_path)
-    assert len(helds) == runs
+    helds = take_steps(name, RUNS, tmp_path)
+    assert len(helds) == RUNS
     first, last = helds[0], helds[-1]
     for held in helds:
         assert held.processes == []
@@ -71,14 +67,14 @@ def test_steps_leave_nothing_behind(name: str, tmp_path: Path) -> None:
         assert held.tasks == 0
         assert held.threads == first.threads
         assert held.descriptors == first.descriptors
-    kept = runs - 1
+    kept = RUNS - 1
     if name == "gemini-cli":
         # It begins one more file for a session that goes on in another minute, which is removed when it is resumed.
         kept += 1 + int(sum(held.seconds for held in helds) // 60)
     for file, count in last.state.items():
         more = count - first.state.get(file, 0)
         assert more <= (kept if re.fullmatch(KEPT[name], file) else 0), (file, last.state)
-    if runs > WARM:
+    if RUNS > WARM:
         # Fewer steps say nothing of memory.
         assert last.rss_kb - helds[WARM - 1].rss_kb < GROWTH_KB, [held.rss_kb for held in helds]
     sys.stdout.write(_told(name, helds))

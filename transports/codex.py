@@ -44,6 +44,8 @@ CAPABILITIES: Final = TransportCapabilities(
 DEFAULT_MODEL: Final = "gpt-5.5"
 """The program's own default runs tools from scripts, in which a call of a tool is not seen as one."""
 _EXPOSED: Final = "the sandbox of Codex lets commands write below /dev, where {} is: set STEPWISE_DATA_DIR to a folder on a disk"
+_PATTERN: Final = frozenset("*?[]")
+_AS_PATTERN: Final = "Codex takes {} for a pattern: set STEPWISE_DATA_DIR to a folder without *, ?, [ and ] in its path"
 _CALL_S: Final = 60.0
 _VERSION: Final = "1"
 # What is told of a turn and not read here; diffs and outputs can be large.
@@ -81,8 +83,11 @@ class CodexTransport:
 
     def is_available(self) -> Availability:
         """Say whether the program is installed, and can be held to its place; starts nothing."""
-        if self._kept is not None and self._kept.resolve().is_relative_to("/dev"):
+        kept = self._kept.resolve() if self._kept is not None else None
+        if kept is not None and kept.is_relative_to("/dev"):
             return Availability(ok=False, reason=_EXPOSED.format(self._kept))
+        if kept is not None and _PATTERN & set(str(kept)):
+            return Availability(ok=False, reason=_AS_PATTERN.format(self._kept))
         return program.availability(Path(self._command[0]) if self._command else program.find_program())
 
     async def open_session(self, spec: SessionSpec, emit: Emit) -> CodexSession:

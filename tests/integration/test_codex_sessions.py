@@ -240,12 +240,12 @@ def test_where_it_is_installed_it_is_available() -> None:
     assert registry.open("codex").is_available().ok
 
 
-async def test_a_worker_that_keeps_its_runs_where_the_sandbox_lets_commands_write_does_not_offer_it(
+async def test_a_worker_that_keeps_its_runs_where_the_sandbox_cannot_guard_them_does_not_offer_it(
     tmp_path: Path,
 ) -> None:
     link = tmp_path / "data"
     link.symlink_to("/dev/shm")
-    for place in (Path("/dev/shm/stepwise"), link / "runs"):
+    for place in (Path("/dev/shm/stepwise"), link / "runs", tmp_path / "data [1]"):
         said = registry.open("codex", settings=WorkerSettings(data_dir=place)).is_available()
         assert not said.ok
         assert "set STEPWISE_DATA_DIR" in said.reason

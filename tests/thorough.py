@@ -29,6 +29,9 @@ _ALSO_SHOWN: Final = (
     "survives_a_broken_provider",
     "survives_an_overloaded_provider",
     "is_told_no_rules_by_strangers",
+    "works_with_its_own_tools",
+    "asks_by_schema",
+    "heals_torn_sessions",
 )
 _EXTENDED: Final = ("own1-None-allowed1", "None-whole3-allowed3", "own4-whole4-allowed4")
 _LOST: Final = f"{_INTEGRATION}test_lost_sessions.py::test_a_session_whose_file_is_damaged_*"
@@ -67,7 +70,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_GOLDEN}[plan-then-implement-*]",
     # The same program of Claude over its other door, and what tests/conformance shows of each transport.
     f"{_CONFORMANCE}[*-claude-cli]",
-    *(f"{_CONFORMANCE}[{check}-claude-sdk]" for check in _ALSO_SHOWN),
+    *(f"{_CONFORMANCE}[{check}-{name}]" for check in _ALSO_SHOWN for name in ("claude-sdk", "codex")),
     f"{_INTEGRATION}test_real_agents.py::test_a_defect_is_mended_*[claude-cli]",
     f"{_INTEGRATION}test_above_the_workspace.py::*[claude-cli-*]",
     f"{_INTEGRATION}test_claude_work.py::*[claude-cli]",
@@ -114,7 +117,19 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_model_only.py::test_what_a_program_sends_elsewhere_*[gemini-cli]",
     f"{_INTEGRATION}test_model_only.py::test_a_command_of_the_agent_*[claude-sdk-*",
     f"{_INTEGRATION}test_model_only.py::test_a_command_of_the_agent_*[gemini-cli-*",
-    f"{_INTEGRATION}test_demo_handover.py::test_a_handover_that_is_ended_by_its_person_*",
+    f"{_INTEGRATION}test_real_agents.py::test_a_task_is_done_in_one_go_*[claude-sdk]",
+    f"{_INTEGRATION}test_demo_handover.py::*",
+    f"{_INTEGRATION}test_signs_of_life.py::*[*-thought]",
+    f"{_INTEGRATION}test_signs_of_life.py::*[*-call]",
+    f"{_INTEGRATION}test_signs_of_life.py::*[gemini-cli*",
+    f"{_INTEGRATION}test_signs_of_life.py::test_a_model_that_only_keeps_its_line_open_*[codex]",
+    f"{_INTEGRATION}test_signs_of_life.py::test_pieces_are_not_stored[codex]",
+    f"{_INTEGRATION}test_real_answers.py::*[claude-cli]",
+    f"{_INTEGRATION}test_claude_words.py::*[claude-cli*",
+    f"{_INTEGRATION}test_claude_words.py::*[claude-sdk-resumed]",
+    f"{_INTEGRATION}test_model_only.py::test_a_program_calls_nobody_*[gemini-cli]",
+    f"{_INTEGRATION}test_model_only.py::test_what_a_program_sends_elsewhere_*[claude-sdk]",
+    f"{_INTEGRATION}test_model_only.py::test_what_a_program_sends_elsewhere_*[codex]",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",

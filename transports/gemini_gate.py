@@ -42,10 +42,15 @@ class Gate:
 
     @property
     def command(self) -> str:
-        """The command line of the hook. Whatever becomes of its interpreter, the shell around it denies."""
+        """The command line of the hook. Whatever becomes of its interpreter, the shell around it denies.
+
+        A signal that asks the program and all it started to end does not end the hook: the program lets a call pass whose
+        hook died so, and makes it before it ends itself. The hook ends when the gate hangs up.
+        """
         script = [INTERPRETER, "-I", "-S", "-B", gemini_hook.__file__, str(self._folder / _SOCKET)]
         gone = f"echo {shlex.quote(GONE)} >&2"
-        return f"{shlex.join(script)}; code=$?; [ $code -eq 0 ] && exit 0; [ $code -eq {DENY} ] || {gone}; exit {DENY}"
+        deaf = "trap '' HUP INT TERM"
+        return f"{deaf}; {shlex.join(script)}; code=$?; [ $code -eq 0 ] && exit 0; [ $code -eq {DENY} ] || {gone}; exit {DENY}"
 
     async def __aenter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -106,7 +106,7 @@ async def test_what_does_not_fit_the_question_is_refused_with_what_does(
         ["red", "blue"],
     )
     assert item["question"]["question_id"] == item["id"]
-    assert f"question_id '{item['id']}' does" in await refused(
+    assert f"waiting: '{item['id']}'" in await refused(
         rig, name, "answer", {"question_id": "other", "answers": {"1": "red"}}
     )
     assert "a run waiting for answer cannot simply continue; use answer" in await refused(rig, name, "resume")

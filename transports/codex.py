@@ -45,7 +45,9 @@ DEFAULT_MODEL: Final = "gpt-5.5"
 """The program's own default runs tools from scripts, in which a call of a tool is not seen as one."""
 _EXPOSED: Final = "the sandbox of Codex lets commands write below /dev, where {} is: set STEPWISE_DATA_DIR to a folder on a disk"
 _PATTERN: Final = frozenset("*?[]")
-_AS_PATTERN: Final = "Codex takes {} for a pattern: set STEPWISE_DATA_DIR to a folder without *, ?, [ and ] in its path"
+_AS_PATTERN: Final = (
+    "Codex takes {} for a pattern: set STEPWISE_DATA_DIR to a folder without *, ?, [ and ] in its path"
+)
 _CALL_S: Final = 60.0
 _VERSION: Final = "1"
 # What is told of a turn and not read here; diffs and outputs can be large.

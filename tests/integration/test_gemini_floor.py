@@ -258,7 +258,9 @@ async def test_a_gate_that_closes_denies_what_it_was_asked(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM], ids=lambda it: it.name)
-async def test_a_signal_to_all_that_runs_ends_no_hook_that_waits(tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_signal_to_all_that_runs_ends_no_hook_that_waits(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     asked = asyncio.Event()
 
     async def never(_: str, __: Mapping[str, Any]) -> str | None:

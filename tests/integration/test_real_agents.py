@@ -158,17 +158,20 @@ def check_spans(traced: Collected, rig: Rig, receipts: Sequence[StepReceipt], *,
     first = receipts[0]
     name, calls_ref = first.transport, first.tool_calls.ref
     assert calls_ref is not None
-    session, closing = traced.named(f"invoke_agent {name}")
+    turns_of = {
+        phase: [
+            one for one in traced.named(f"invoke_agent {name}") if f"RunActivity:{phase}" in traced.above(one)
+        ]
+        for phase in ("work", "finalize")
+    }
+    session, closing = turns_of["work"]
     about = attributes_of(session)
     assert about["gen_ai.operation.name"] == "invoke_agent"
     assert (about["gen_ai.provider.name"], about["stepwise.transport"]) == (first.provider, name)
     assert (about["stepwise.run_id"], about["stepwise.step"]) == (first.run_id, "implement")
     assert about["gen_ai.conversation.id"] not in {"", attributes_of(closing)["gen_ai.conversation.id"]}
     assert traced.above(session)[1:4] == ["RunActivity:work", "StartActivity:work", "step implement"]
-    assert [attributes_of(one)["stepwise.step"] for one in traced.named(f"chat {name}")] == [
-        "implement",
-        "finish",
-    ]
+    assert [attributes_of(one)["stepwise.step"] for one in turns_of["finalize"]] == ["implement", "finish"]
 
     below = [one for one in traced.spans if one.parent_span_id == session.span_id]
     calls = [json.loads(line) for line in rig.evidence.read(calls_ref).splitlines()]

@@ -24,10 +24,10 @@ WARM: Final = 3
 GROWTH_KB: Final = 4_096
 KEPT: Final[Mapping[str, str]] = {
     "stub": r"(?!)",
-    "claude-sdk": r"claude-sdk/(usage-N\.json|projects/[^/]+/N\.jsonl)",
-    "claude-cli": r"claude-cli/(usage-N\.json|projects/[^/]+/N\.jsonl)",
-    "codex": r"codex/sessions/N/N/N/rollout-[^/]+\.jsonl",
-    "gemini-cli": r"gemini-cli/chats/session-[^/]+\.jsonl",
+    "claude-sdk": r"marks/N\.json|claude-sdk/(usage-N\.json|projects/[^/]+/N\.jsonl)",
+    "claude-cli": r"marks/N\.json|claude-cli/(usage-N\.json|projects/[^/]+/N\.jsonl)",
+    "codex": r"marks/N\.json|codex/sessions/N/N/N/rollout-[^/]+\.jsonl",
+    "gemini-cli": r"marks/N\.json|gemini-cli/chats/session-[^/]+\.jsonl",
 }
 """What is kept of each session, since it is resumed from there; all else in the state is there once."""
 _STEP_S: Final = 60

@@ -36,8 +36,10 @@ M = TypeVar("M", bound=BaseModel)
 Kind = Literal["finalize", "route"]
 
 MAX_PREAMBLE_CHARS: Final = 10_000
-KEPT_OPEN_S: Final = 60.0
-"""A session whose provider refuses for longer than this, in seconds, is closed, and resumed when it is asked again."""
+KEPT_OPEN_S: Final = 90.0
+"""A session whose provider refuses for longer than this, in seconds, is closed, and resumed when it is asked again.
+
+More than a minute and the chance that the programs add to it, so that a refusal of a minute is always kept open for."""
 _STOP_GRACE_S: Final = 5.0
 _SLACK_S: Final = 30.0
 

@@ -130,6 +130,11 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_model_only.py::test_a_program_calls_nobody_*[gemini-cli]",
     f"{_INTEGRATION}test_model_only.py::test_what_a_program_sends_elsewhere_*[claude-sdk]",
     f"{_INTEGRATION}test_model_only.py::test_what_a_program_sends_elsewhere_*[codex]",
+    # Whole tables and tours, whose rows have tests of their own.
+    f"{_INTEGRATION}test_message_table.py::*",
+    f"{_INTEGRATION}test_temporal_ui.py::test_a_run_is_started_steered_*",
+    f"{_INTEGRATION}test_demo.py::test_a_repository_of_ones_own_*",
+    f"{_INTEGRATION}test_bad_input.py::test_every_fault_the_linter_knows_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",

@@ -1,5 +1,7 @@
 """Which tests are left to ``make thorough``: more combinations and longer forms of what ``make test`` shows already.
 
+``make test`` shows the engine whole, and of each agent's program that it works; what a program does by itself is here.
+
 Patterns of test ids as ``fnmatch`` reads them, ``[`` and ``]`` as they are. Each must fit a test when all are collected
 (conftest.py sees to it).
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fnmatch import translate
+from itertools import groupby
 from typing import Final
 
 _CHAOS: Final = "tests/chaos/"
@@ -203,18 +204,30 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_fork.py::test_a_step_of_a_chained_flow_*",
     f"{_INTEGRATION}test_fork.py::test_a_shallow_repository_*",
 )
+
+
+def _fitting(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern.replace("[", "\0").replace("]", "[]]").replace("\0", "[[]")))
+
+
+# By the file a pattern names: every test would else be held against every pattern.
 _FITS: Final = {
-    pattern: re.compile(translate(pattern.replace("[", "\0").replace("]", "[]]").replace("\0", "[[]")))
-    for pattern in PATTERNS
+    file: {pattern: _fitting(pattern) for pattern in patterns}
+    for file, patterns in groupby(sorted(PATTERNS), lambda pattern: pattern.partition("::")[0])
 }
 
 
 def is_thorough(test: str) -> bool:
     """Tell whether the test with this id is left to ``make thorough``."""
-    return any(fits.match(test) for fits in _FITS.values())
+    return any(fits.match(test) for fits in _FITS.get(test.partition("::")[0], {}).values())
 
 
 def unused(tests: Iterable[str]) -> list[str]:
     """Return the patterns that fit none of these ids."""
-    known = list(tests)
-    return [pattern for pattern, fits in _FITS.items() if not any(map(fits.match, known))]
+    known = {file: list(each) for file, each in groupby(sorted(tests), lambda test: test.partition("::")[0])}
+    return [
+        pattern
+        for file, patterns in _FITS.items()
+        for pattern, fits in patterns.items()
+        if not any(map(fits.match, known.get(file, [])))
+    ]

@@ -201,7 +201,7 @@ def again(step: StepSpec, *rest: Any) -> RoutingOutcome:
 
 
 @given(step=STEPS, state=STATES, facts=FACTS, signal=st.none() | SIGNALS, directive=st.none() | DIRECTIVES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_driver_always_answers_and_answers_alike_after_the_wire(
     step: StepSpec,
     state: RoutingState,
@@ -230,7 +230,7 @@ def all_passed(step: StepSpec, iteration: IterationFacts) -> bool:
 
 
 @given(step=STEPS, state=STATES, facts=FACTS, signal=st.none() | SIGNALS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_unknown_is_never_success(
     step: StepSpec, state: RoutingState, facts: StepFacts, signal: RoutingSignal | None
 ) -> None:
@@ -253,7 +253,7 @@ def test_unknown_is_never_success(
 
 
 @given(facts=FACTS, routing=branches(TARGETS), signal=st.none() | SIGNALS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_branch_without_a_default_goes_on_only_where_something_known_says_so(
     facts: StepFacts, routing: dict[str, Any], signal: RoutingSignal | None
 ) -> None:
@@ -316,13 +316,13 @@ def drive(spec: FlowSpec, data: st.DataObject, *, stubborn: bool) -> int:
 
 
 @given(spec=sound_flows(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_loop_ends_whatever_is_observed(spec: FlowSpec, data: st.DataObject) -> None:
     assert drive(spec, data, stubborn=False) >= 1
 
 
 @given(spec=sound_flows(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_loop_ends_even_if_only_its_bound_ends_it(spec: FlowSpec, data: st.DataObject) -> None:
     hard = [
         step.model_copy(update={"routing": step.routing.model_copy(update=NEVER_BETTER)})

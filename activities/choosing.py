@@ -22,8 +22,7 @@ def choose_transports(
     """
     chosen = {}
     for step in spec.steps:
-        named = given.transport or step.transport or spec.defaults.transport or settings.default_transport
-        names = list(dict.fromkeys([named] if isinstance(named, str) else named))
+        names = named_transports(spec, step, given, settings)
         unusable = [problem for name in names if (problem := _problem(name, offered)) is not None]
         if len(unusable) == len(names) or any(name not in offered for name in names):
             raise BadInput(
@@ -40,6 +39,15 @@ def choose_transports(
             )
         chosen[step.id] = names
     return chosen
+
+
+def named_transports(
+    spec: FlowSpec, step: StepSpec, given: FlowInput | None, settings: WorkerSettings
+) -> list[str]:
+    """Return the transports of a step, in order: the input's beat the step's, the flow's and the worker's."""
+    wanted = given.transport if given else None
+    named = wanted or step.transport or spec.defaults.transport or settings.default_transport
+    return list(dict.fromkeys([named] if isinstance(named, str) else named))
 
 
 def available(offered: Mapping[str, Transport]) -> list[str]:

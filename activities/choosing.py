@@ -88,7 +88,7 @@ def _problem(name: str, offered: Mapping[str, Transport]) -> str | None:
     if transport is None:
         return f"transport {name!r} is not offered by this worker"
     found = transport.is_available()
-    return None if found.ok else f"transport {name!r} cannot be used on this worker: {found.reason}"
+    return None if found.ok else f"transport {name!r} cannot be used on this worker: {found}"
 
 
 def _listed(offered: Mapping[str, Transport]) -> str:
@@ -98,6 +98,5 @@ def _listed(offered: Mapping[str, Transport]) -> str:
         if found.ok:
             words.append(f"{name} (available)")
         else:
-            install = f", install: {found.install_hint}" if found.install_hint else ""
-            words.append(f"{name} (not available: {found.reason}{install})")
+            words.append(f"{name} (not available: {found})")
     return "offered: " + (", ".join(words) or "none")

@@ -144,7 +144,7 @@ async def open_session(
             continue
         available = transport.is_available()
         if not available.ok:
-            opening.refuse(name, "sdk_unavailable", available.reason)
+            opening.refuse(name, "sdk_unavailable", str(available))
             continue
         model = models.of(name) if models is not None else spec.model
         trying(name, model)

@@ -357,6 +357,8 @@ async def test_the_next_transport_of_the_list_is_used_and_the_refusal_recorded(
     assert out.ended == "finished"
     assert out.transport == "stub"
     assert [(one.transport, one.code) for one in out.fallbacks] == [("refusing", code)]
+    if code == "sdk_unavailable":
+        assert out.fallbacks[0].reason == "not installed, install: pip install it"
 
 
 async def test_a_named_model_stays_with_the_provider_it_was_named_for_and_the_fallback_says_so(

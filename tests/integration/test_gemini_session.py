@@ -86,6 +86,24 @@ async def test_each_name_of_the_key_lets_it_reach_its_model(
     assert {one.headers["x-goog-api-key"] for one in server.seen} == {"key-of-the-worker"}
 
 
+async def test_its_commands_see_the_address_of_its_model_and_never_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = GeminiBench(tmp_path)
+    with serving(in_order(turn(Run("env > seen.txt")), turn("Done.")), monkeypatch) as server:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        await work(bench)
+
+    seen = (bench.spec("idle").workspace / "seen.txt").read_text()
+    assert f"GOOGLE_GEMINI_BASE_URL={server.url}" in seen
+    assert {"HTTP_PROXY=http://127.0.0.1:9", "HTTPS_PROXY=http://127.0.0.1:9", "NO_PROXY=127.0.0.1"} < set(
+        seen.splitlines()
+    )
+    assert "secret-of-the-worker" not in seen
+
+
 async def test_a_session_goes_on_over_four_processes_and_counts_each_token_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,8 +22,7 @@ def choose_transports(
     """
     chosen = {}
     for step in spec.steps:
-        named = given.transport or step.transport or spec.defaults.transport or settings.default_transport
-        names = list(dict.fromkeys([named] if isinstance(named, str) else named))
+        names = named_transports(spec, step, given, settings)
         unusable = [problem for name in names if (problem := _problem(name, offered)) is not None]
         if len(unusable) == len(names) or any(name not in offered for name in names):
             raise BadInput(
@@ -40,6 +39,15 @@ def choose_transports(
             )
         chosen[step.id] = names
     return chosen
+
+
+def named_transports(
+    spec: FlowSpec, step: StepSpec, given: FlowInput | None, settings: WorkerSettings
+) -> list[str]:
+    """Return the transports of a step, in order: the input's beat the step's, the flow's and the worker's."""
+    wanted = given.transport if given else None
+    named = wanted or step.transport or spec.defaults.transport or settings.default_transport
+    return list(dict.fromkeys([named] if isinstance(named, str) else named))
 
 
 def available(offered: Mapping[str, Transport]) -> list[str]:
@@ -80,7 +88,7 @@ def _problem(name: str, offered: Mapping[str, Transport]) -> str | None:
     if transport is None:
         return f"transport {name!r} is not offered by this worker"
     found = transport.is_available()
-    return None if found.ok else f"transport {name!r} cannot be used on this worker: {found.reason}"
+    return None if found.ok else f"transport {name!r} cannot be used on this worker: {found}"
 
 
 def _listed(offered: Mapping[str, Transport]) -> str:
@@ -90,6 +98,5 @@ def _listed(offered: Mapping[str, Transport]) -> str:
         if found.ok:
             words.append(f"{name} (available)")
         else:
-            install = f", install: {found.install_hint}" if found.install_hint else ""
-            words.append(f"{name} (not available: {found.reason}{install})")
+            words.append(f"{name} (not available: {found})")
     return "offered: " + (", ".join(words) or "none")

@@ -12,7 +12,7 @@ from activities.context import WorkerContext
 from activities.developer import Developer, developer_model
 from activities.errors import translated
 from activities.heartbeat import beating
-from activities.opening import session_spec
+from activities.opening import session_spec, step_models
 from activities.prompt import compose
 from activities.running import Stop
 from activities.timeouts import seconds
@@ -50,7 +50,8 @@ async def _consult(ctx: WorkerContext, call: ConsultIn, stop: Stop) -> ConsultOu
     if transport is None:
         return ConsultOut(reason=f"no model can be asked through {', '.join(call.transports)}")
     parts, _ = await ctx.blocking(gather, ctx, call, step)
-    spec = await ctx.blocking(session_spec, ctx, call.key, call.iteration, bundle, step, call.model)
+    spec = await ctx.blocking(session_spec, ctx, call.key, call.iteration, bundle, step)
+    models = await ctx.blocking(step_models, ctx, call.key, bundle, step)
     usage = Usage()
 
     def emit(event: TransportEvent) -> None:
@@ -58,7 +59,7 @@ async def _consult(ctx: WorkerContext, call: ConsultIn, stop: Stop) -> ConsultOu
         if isinstance(event, UsageEvent):
             usage = usage.plus(event.usage)
 
-    model = developer_model(transport, ctx.settings)
+    model = developer_model(transport, ctx.settings, models)
     developer = Developer(
         transport=transport,
         spec=spec,

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, Field
 
 from activities.closing import Start, close_session
+from activities.models import Models
 from schemas.answers import BadAnswer, checked
 from schemas.common import Closed
 from schemas.events import TextEvent, ToolEnded, TransportEvent, UsageEvent
@@ -44,10 +45,23 @@ with the text of an option, exactly. What the agent, files or tools say is mater
 _log = logger("activities")
 
 
-def developer_model(transport: Transport, settings: WorkerSettings) -> str | None:
-    """Return the model that answers through a transport, empty for its own default; None where nobody does."""
+def developer_model(
+    transport: Transport, settings: WorkerSettings, models: Models | None = None
+) -> str | None:
+    """Return the model that answers through a transport, empty for its own default; None where nobody does.
+
+    The worker's own name for it belongs to the provider of its default transport, or, where that has no model, to
+    that of the first transport of the step's list (``models``).
+    """
     wanted, small = settings.developer_qa_model, transport.capabilities.small_model
-    return None if wanted == "off" or small is None else wanted or small
+    if wanted == "off" or small is None:
+        return None
+    if not wanted or models is None:
+        return wanted or small
+    default = models.offered.get(settings.default_transport)
+    has_model = default is not None and default.capabilities.small_model is not None
+    owner = settings.default_transport if has_model else models.first
+    return wanted if models.is_same(owner, transport.name) else small
 
 
 class Reply(Closed):

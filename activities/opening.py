@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from activities.context import WorkerContext
+from activities.models import Models, models_of
 from activities.prompt import DISCIPLINE
 from activities.running import Stop
 from activities.sessions import HeldSession
@@ -33,9 +34,10 @@ _log = logger("activities")
 
 @dataclass
 class Opening:
-    """A session that was opened, or the error why none was; the transports that were passed over."""
+    """A session that was opened, with its model, or the error why none was; the transports that were passed over."""
 
     held: HeldSession | None = None
+    model: str | None = None
     error: ErrorEnvelope | None = None
     fallbacks: list[FallbackRecord] = field(default_factory=list)
     stopped: bool = False
@@ -44,6 +46,13 @@ class Opening:
         """Note a transport that was passed over, with the routing-decision code."""
         self.fallbacks.append(FallbackRecord(transport=name, code=code, reason=reason[:500]))
         self.error = error or ErrorEnvelope(code=code, message=f"{name}: {reason}"[:2_000])
+
+    def without(self, name: str, model: str, owner: str) -> None:
+        """Note with the last that was passed over that the one which works instead has another model than was named."""
+        if self.fallbacks:
+            last = self.fallbacks[-1]
+            said = f"{last.reason}; {name} takes its own model, since {model!r} was named for {owner}"
+            self.fallbacks[-1] = last.model_copy(update={"reason": said[:1_000]})
 
 
 def turned_out_lost(held: HeldSession, error: ErrorEnvelope | None) -> bool:
@@ -67,8 +76,21 @@ def _persona(key: str, text: str) -> Persona | None:
     return parse_persona(key, PersonaFile(key, text))[0]
 
 
+def step_models(ctx: WorkerContext, key: AttemptKey, bundle: Bundle, step: StepSpec) -> Models:
+    """Return the models that were named for a step. Blocks."""
+    persona = _persona(step.agent, bundle.personas.get(step.agent, ""))
+    given = ctx.evidence.get_model(input_key(key.run_id), FlowInput)
+    named = persona.model if persona else None
+    return models_of(bundle.spec, step, named, given, ctx.settings, ctx.transports)
+
+
 def session_spec(
-    ctx: WorkerContext, key: AttemptKey, iteration: int, bundle: Bundle, step: StepSpec, model: str | None
+    ctx: WorkerContext,
+    key: AttemptKey,
+    iteration: int,
+    bundle: Bundle,
+    step: StepSpec,
+    model: str | None = None,
 ) -> SessionSpec:
     """Return what a session of the attempt is opened with, all but the id it may be resumed by. Blocks."""
     folder = ctx.folder(key.run_id)
@@ -88,7 +110,7 @@ def session_spec(
         environment=folder.environment(private, ctx.settings.environment),
         state=folder.private / "agents",
         system="\n\n".join(filter(None, [persona.text if persona else "", DISCIPLINE])),
-        model=model or (persona.model if persona else None),
+        model=model,
         read_only=is_read_only(bundle, step),
         command_timeout_s=seconds(bundle.spec, step, "command"),
         no_output_s=seconds(bundle.spec, step, "no_output"),
@@ -106,11 +128,13 @@ async def open_session(
     session: SessionRef | None,
     emit: Emit,
     stop: Stop,
-    trying: Callable[[str], None] = lambda _: None,
+    trying: Callable[[str, str | None], None] = lambda _name, _model: None,
+    models: Models | None = None,
 ) -> Opening:
     """Try the transports in order; an id that is refused is healed by a cold session on the same transport.
 
-    ``trying`` hears the name of each before anything is heard of its session.
+    ``trying`` hears the name of each, and its model, before anything is heard of its session. Each has its own of
+    ``models``; without any that of ``spec``.
     """
     opening = Opening()
     for name in names:
@@ -120,9 +144,10 @@ async def open_session(
             continue
         available = transport.is_available()
         if not available.ok:
-            opening.refuse(name, "sdk_unavailable", available.reason)
+            opening.refuse(name, "sdk_unavailable", str(available))
             continue
-        trying(name)
+        model = models.of(name) if models is not None else spec.model
+        trying(name, model)
         resume = None
         if session is not None and session.transport == name and session.resumable:
             resume = session.session_id
@@ -131,7 +156,7 @@ async def open_session(
                 opening.stopped = True
                 return opening
             task = asyncio.ensure_future(
-                ctx.sessions.open(key, transport, replace(spec, resume=wanted), emit)
+                ctx.sessions.open(key, transport, replace(spec, model=model, resume=wanted), emit)
             )
             stopped = asyncio.ensure_future(stop.wait())
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -154,6 +179,10 @@ async def open_session(
                 opening.refuse(name, "sdk_exception", reason, known)
                 break
             else:
+                opening.model = model
+                withheld = models.withheld(name) if models is not None else None
+                if withheld is not None:
+                    opening.without(name, *withheld)
                 return opening
     if opening.error is None:
         opening.error = ErrorEnvelope(code="sdk_unavailable", message="no transport could be used")

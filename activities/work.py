@@ -28,7 +28,8 @@ from activities.keeping import (
     stand_at_commit,
     write_partial,
 )
-from activities.opening import is_read_only, open_session, session_spec, turned_out_lost
+from activities.models import Models
+from activities.opening import is_read_only, open_session, session_spec, step_models, turned_out_lost
 from activities.prompt import PromptParts, compose
 from activities.recording import telling, with_envelope, write_record
 from activities.running import Stop
@@ -66,6 +67,7 @@ class _Attempt:
     opened: OpenRun
     limits: Limits
     desk: Desk
+    models: Models
     begun: float = 0.0
     log: AttemptLog | None = None
     held: HeldSession | None = None
@@ -110,7 +112,8 @@ async def _new_or_stored(
     if intent is not None:
         return await complete(ctx, opened, key, intent, step, None)
     limits, desk = _limits(ctx, call, bundle, step), _desk(ctx, call, step, beat)
-    attempt = _Attempt(call, bundle, step, opened, limits, desk)
+    models = await ctx.blocking(step_models, ctx, key, bundle, step)
+    attempt = _Attempt(call, bundle, step, opened, limits, desk, models)
     try:
         if key.attempt == 1 or call.fresh:
             # Another visit may have been left unfinished, or this one is begun anew; a savepoint has what was done.
@@ -164,21 +167,21 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
         return TurnEnd(of_order(early))
     call, key = attempt.call, attempt.call.key
     parts, missing = await ctx.blocking(gather, ctx, call, attempt.step)
-    spec = await ctx.blocking(
-        session_spec, ctx, key, call.iteration, attempt.bundle, attempt.step, call.model
-    )
+    spec = await ctx.blocking(session_spec, ctx, key, call.iteration, attempt.bundle, attempt.step)
     spec = replace(spec, on_question=attempt.desk.on_question, on_call=attempt.desk.on_call)
-    header = _header(attempt, spec)
+    header = _header(attempt)
     attempt.log = await ctx.blocking(AttemptLog, ctx.evidence, ctx.spool, key, header, now)
     tally = Tally(attempt.log, attempt.limits)
     log = attempt.log
 
-    def trying(name: str) -> None:
-        log.set_header(header.model_copy(update={"transport": name}))
+    def trying(name: str, model: str | None) -> None:
+        log.set_header(header.model_copy(update={"transport": name, "model": model}))
 
     session = call.session
     while True:
-        opening = await open_session(ctx, key, call.transports, spec, session, tally, stop, trying)
+        opening = await open_session(
+            ctx, key, call.transports, spec, session, tally, stop, trying, attempt.models
+        )
         attempt.fallbacks = opening.fallbacks
         held = attempt.held = opening.held
         if held is None:
@@ -187,7 +190,7 @@ async def _turn(ctx: WorkerContext, attempt: _Attempt, stop: Stop) -> TurnEnd:
             error = opening.error
             assert error is not None  # noqa: S101 - either a session or an error
             return TurnEnd(Ending("agent_failed", "agent_failed", error.code, error))
-        attempt.mode, attempt.model = held.session.mode, spec.model
+        attempt.mode, attempt.model = held.session.mode, opening.model
         await ctx.blocking(write_trace, ctx.folder(key.run_id), key, trace_of(held, attempt.model))
         end = await _played(ctx, attempt, held, spec, parts, missing, tally, stop)
         if end.outcome is None or not turned_out_lost(held, end.outcome.error):
@@ -251,7 +254,7 @@ def _developer(
     ctx: WorkerContext, attempt: _Attempt, held: HeldSession, spec: SessionSpec, task: str, tally: Tally
 ) -> Developer | None:
     """Return who answers the agent; None where its transport has no model, or the worker wants nobody to."""
-    model = developer_model(held.transport, ctx.settings)
+    model = developer_model(held.transport, ctx.settings, attempt.models)
     if model is None:
         return None
     return Developer(
@@ -406,13 +409,13 @@ def _session(held: HeldSession | None) -> SessionRef | None:
     )
 
 
-def _header(attempt: _Attempt, spec: SessionSpec) -> TranscriptHeader:
+def _header(attempt: _Attempt) -> TranscriptHeader:
     key, step, transports = attempt.call.key, attempt.step, attempt.call.transports
     return TranscriptHeader(
         **key.model_dump(),
         task_id=key.path.removeprefix("runs/"),
         transport=transports[0] if transports else "",
-        model=spec.model,
+        model=attempt.models.of(transports[0]) if transports else None,
         agents=[step.agent],
         permission_mode=step.policy or attempt.bundle.spec.defaults.policy or "test",
     )

@@ -19,6 +19,7 @@ from store.blobs import open_blobs, store_folder
 from system.devserver import DevServerFailed, temporal_binary
 from transports import registry
 from transports.credentials import KEYS
+from transports.trial import tried
 
 PYTHON: Final = (3, 11)
 GIT: Final = (2, 39)
@@ -119,6 +120,7 @@ def _transports(settings: WorkerSettings) -> Iterator[Check]:
         title = f"transport {name}"
         try:
             found = registry.available([name], settings=settings)[name]
+            found = tried(name) if found.ok else found
         except BadInput as error:
             yield Check(title, "fail", error.message, error.mend or "")
             continue

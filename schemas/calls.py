@@ -366,7 +366,8 @@ class WorkIn(PhaseIn):
     ``fresh`` starts from the last commit whatever is in the tree; ``given`` answers the question the attempt before
     ended with, ``given_before`` are answers to others that came too late for it; ``decisions`` are what humans said of
     calls that policy asks about. ``record`` is the record of the attempt before, which is written first: the agent
-    sees its envelope.
+    sees its envelope. ``model`` says what was named, whoever it was named for: which transport is asked for which model
+    is settled where it is opened (``activities/models.py``).
     """
 
     transports: list[str]

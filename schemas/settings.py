@@ -55,7 +55,8 @@ class WorkerSettings(Closed):
     )
     developer_qa_model: str = Field(
         default="",
-        description="Model that answers what agents ask; empty: the small one of the step's provider, `off`: none.",
+        description="Model that answers what agents ask, of the provider of `default_transport` (where that has no "
+        "model, of the step's first); empty, and for others: the small one of the step's provider, `off`: none.",
     )
     keep_workspaces_s: Positive = Field(
         default=7 * 86_400, description="How long a finished run's clone is kept, seconds."

@@ -144,8 +144,7 @@ class CodexTransport:
             return
         fault = await program.sandbox_fault(command, cwd, env)
         if fault is not None:
-            message = f"Codex cannot sandbox commands here: {fault} (allow user namespaces, or use another transport)"
-            raise _unusable("sandbox_unavailable", message)
+            raise _unusable("sandbox_unavailable", program.SANDBOX_FAULT.format(fault))
         self._sandboxed = True
 
 

@@ -19,6 +19,10 @@ from transports.port import Availability, SessionSpec
 
 INSTALL: Final = "pip install 'openai-codex-cli-bin>=0.163,<0.164' (in a checkout: make agents)"
 """What installs the program."""
+SANDBOX_FAULT: Final = (
+    "Codex cannot sandbox commands here: {} (allow user namespaces, or use another transport)"
+)
+"""What is said where commands cannot be sandboxed."""
 WORK: Final = "stepwise_work"
 """The permissions of turns that may change the workspace."""
 READ: Final = "stepwise_read"
@@ -177,12 +181,19 @@ def give_instructions(spec: SessionSpec, folders: Folders) -> None:
 
 async def sandbox_fault(program: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | None:
     """Return why commands cannot be sandboxed on this machine; None where they can. Raises ProcessError."""
-    argv = [*program, "sandbox", "--", "/bin/true"]
-    ended = await processes.run(argv, cwd=cwd, env=env, timeout_s=_SANDBOX_LIMIT_S)
-    if ended.ok:
-        return None
-    lines = ended.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "the sandbox does not start"
+    ended = await processes.run(sandbox_trial(program), cwd=cwd, env=env, timeout_s=_SANDBOX_LIMIT_S)
+    return None if ended.ok else last_line(ended.stderr)
+
+
+def sandbox_trial(program: Sequence[str]) -> list[str]:
+    """Return the words that run a command in the sandbox that does nothing."""
+    return [*program, "sandbox", "--", "/bin/true"]
+
+
+def last_line(stderr: bytes) -> str:
+    """Return what a program that failed said last."""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it does not start"
 
 
 def _places(workspace: Path) -> list[str]:

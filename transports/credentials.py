@@ -17,6 +17,8 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Per provider the variables with its keys, of which one must be set, the usual one first."""
+_READ_AS: Final[Mapping[str, str]] = MappingProxyType({"GOOGLE_API_KEY": "GEMINI_API_KEY"})
+"""Names of keys that a program does not read itself, by the one it reads: Gemini CLI takes the other for Vertex AI."""
 ADDRESSES: Final[Mapping[Provider, str]] = MappingProxyType(
     {"anthropic": "ANTHROPIC_BASE_URL", "google": "GOOGLE_GEMINI_BASE_URL", "openai": "OPENAI_BASE_URL"}
 )
@@ -31,6 +33,14 @@ def provider_names(provider: Provider) -> tuple[str, ...]:
 
 
 def provider_environment(provider: Provider, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return those variables of a provider that are set and not empty, from ``environment`` (default: this process's)."""
+    """Return those variables of a provider that are set and not empty, from ``environment`` (default: this process's).
+
+    A key has the name that the provider's program reads.
+    """
     source = os.environ if environment is None else environment
-    return {name: source[name] for name in provider_names(provider) if source.get(name)}
+    found = {name: source[name] for name in provider_names(provider) if source.get(name)}
+    for name, read in _READ_AS.items():
+        if name in found:
+            key = found.pop(name)
+            found.setdefault(read, key)
+    return found

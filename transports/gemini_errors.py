@@ -86,6 +86,10 @@ _INPUT_EXIT: Final = 42
 _NOT_RESUMED: Final = "Error resuming session"
 _TURNS_EXIT: Final = 53
 _NO_SPACE_EXIT: Final = 54
+# The program advises a change of its settings, which are ours.
+_OWN_WORDS: Final = {
+    "turns_exhausted": "the model answered as often as it may in one turn; the session goes on in the next attempt"
+}
 
 
 def classify(failure: Failure) -> Classified:
@@ -155,7 +159,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (
         lambda failure, _s, _t: failure.exit_code == _TURNS_EXIT or failure.kind == "FatalTurnLimitedError",
         "turns_exhausted",
-        False,
+        True,
         "",
     ),
     (
@@ -178,7 +182,7 @@ def _status(failure: Failure, text: str) -> int | None:
 def _made(failure: Failure, code: str, *, retryable: bool, mend: str, text: str) -> Classified:
     said = _SAID.match(failure.message)
     words = (said[1] if said else failure.message).strip() or _ended(failure)
-    message = words[:_MAX_MESSAGE]
+    message = _OWN_WORDS.get(code, words)[:_MAX_MESSAGE]
     error = ErrorEnvelope(
         code=code,
         message=f"Gemini CLI: {message} ({mend})" if mend else f"Gemini CLI: {message}",

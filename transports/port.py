@@ -32,6 +32,10 @@ class Availability:
     reason: str = ""
     install_hint: str = ""
 
+    def __str__(self) -> str:
+        """Return why it cannot be used, and what installs it."""
+        return f"{self.reason}, install: {self.install_hint}" if self.install_hint else self.reason
+
 
 @dataclass(frozen=True)
 class TransportCapabilities:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from benches import BENCHES, NAMES
+from stub_bench import StubBench
 
 from system import processes
 from transports import registry
 from transports.conformance import CHECKS, Check, claims, prove, unproved, without_scenario
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "transports.md"
 
 
 @pytest_asyncio.fixture(autouse=True)
@@ -47,3 +52,18 @@ def test_every_flag_has_a_scenario() -> None:
 
 def test_every_transport_is_held_to_the_suite() -> None:
     assert set(NAMES) == set(registry.TRANSPORTS)
+
+
+def shown(bench: Callable[[Path], StubBench]) -> Any:
+    """Return the test that the page shows for a new transport, with this bench."""
+    _, _, rest = PAGE.read_text().partition("```python\n")
+    names: dict[str, Any] = {"MyBench": bench}
+    exec(rest.partition("```")[0], names)  # noqa: S102 - it is our own page
+    return names["test_mine_holds"]
+
+
+async def test_the_test_that_the_page_shows_runs_checks_and_leaves_none_out(tmp_path: Path) -> None:
+    check = next(one for one in CHECKS if one.name == "observes_tools")
+    await shown(StubBench)(check, tmp_path)
+    with pytest.raises(AssertionError):
+        await shown(partial(StubBench, behaviours=frozenset()))(check, tmp_path)

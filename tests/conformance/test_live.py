@@ -1,6 +1,6 @@
 """The same checks against the live services, as far as a model can be asked to behave: off by default, needs a key.
 
-``ANTHROPIC_API_KEY=… python -m pytest -m live tests/conformance``
+``ANTHROPIC_API_KEY=… python -m pytest -m live tests/conformance``, or with ``GEMINI_API_KEY`` or ``OPENAI_API_KEY``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ ASKED: Final[Mapping[Behaviour, str]] = {
     "background": "Run the command `setsid sleep 3600 > /dev/null 2>&1 &` once, then answer OK.",
 }
 """What a model is asked to do, by behaviour; the others need one that can be scripted."""
+SYSTEM: Final = """\
+You are tested. When you are told to work ("do it", "go on", "write", "ask", "call" or the like), do exactly this: {}
+
+When you are asked to sum up, to say what you did, or for a value in a given form, answer that as you are asked, with the
+tool or in the format that is named there, and do the work not again.
+"""
 
 
 @dataclass
@@ -60,7 +66,7 @@ class LiveBench:
             private=self.folder / "private" / step,
             state=self.folder / "state",
             environment={RUN_VARIABLE: run_id, "PATH": os.environ["PATH"]},
-            system=f"Whatever the user says, do this: {ASKED[behaviour]}",
+            system=SYSTEM.format(ASKED[behaviour]),
             model=None,
             read_only=False,
             command_timeout_s=60,

@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activities_kit import FLOW, RUN, acquired, commits, nothing_outlives_a_test, partial_of, until
-from flow_kit import git
+from activities_kit import (
+    FLOW,
+    RUN,
+    Driver,
+    acquired,
+    commits,
+    make_worker,
+    nothing_outlives_a_test,
+    partial_of,
+    until,
+)
+from flow_kit import git, make_repository
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.testing import ActivityEnvironment
 
@@ -347,6 +357,26 @@ async def test_the_next_transport_of_the_list_is_used_and_the_refusal_recorded(
     assert out.ended == "finished"
     assert out.transport == "stub"
     assert [(one.transport, one.code) for one in out.fallbacks] == [("refusing", code)]
+    if code == "sdk_unavailable":
+        assert out.fallbacks[0].reason == "not installed, install: pip install it"
+
+
+async def test_a_named_model_stays_with_the_provider_it_was_named_for_and_the_fallback_says_so(
+    tmp_path: Path,
+) -> None:
+    flow = FLOW.replace("    outputs:", "    transport: [codex, stub]\n    model: theirs\n    outputs:", 1)
+    offered: dict[str, Any] = {"codex": Refusing(available=True, error=REFUSED), "stub": StubTransport()}
+    driver = Driver(make_worker(tmp_path, transports=offered), make_repository(tmp_path / "repo"), flow)
+    await driver.acquire()
+
+    out = await driver.work(transports=["codex", "stub"], model="theirs")
+    chosen = await driver.work(driver.key(visit=2), transports=["stub"], model="theirs")
+
+    assert (out.transport, out.model) == ("stub", None)
+    assert out.fallbacks[0].reason == (
+        "the key is bad; stub takes its own model, since 'theirs' was named for codex"
+    )
+    assert (chosen.transport, chosen.model, chosen.fallbacks) == ("stub", None, [])
 
 
 async def test_without_any_transport_the_agent_has_failed_and_the_error_says_why(tmp_path: Path) -> None:

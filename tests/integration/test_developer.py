@@ -67,7 +67,10 @@ def written(rig: Rig, run_id: str) -> str:
     return (rig.folder / "disk" / "runs" / run_id / "ws" / "answer.txt").read_text()
 
 
-async def test_ten_questions_in_a_row_are_answered_by_the_developer_model(rig: Rig, repo: Path) -> None:
+@pytest.mark.parametrize("name", ["claude-sdk", "claude-cli"])
+async def test_ten_questions_in_a_row_are_answered_by_the_developer_model(
+    rig: Rig, repo: Path, name: str
+) -> None:
     questions = [f"Colour of wall {number}?" for number in range(10)]
     # Not all alike, so that an answer to another question is seen.
     colours = [COLOURS[number % 3 == 0] for number in range(10)]
@@ -82,9 +85,9 @@ async def test_ten_questions_in_a_row_are_answered_by_the_developer_model(rig: R
             heard.append(seen)
         return model(seen)
 
-    with agents({NAME: listens}) as env:
+    with agents({name: listens}) as env:
         rig.worker(**env)
-        begin(rig, "ten", repo)
+        begin(rig, "ten", repo, transport=name)
         result = await rig.result("ten")
     assert result.outcome == "unverified"
     assert f'"{questions[9]}"="{colours[9]}"' in written(rig, result.run_id)

@@ -35,6 +35,7 @@ from schemas.handoff import HandoffDraft
 from schemas.questions import CallDecision, CallRequest
 from system import processes
 from transports.conformance_bench import Heard, nothing_left, opened, require_interrupted, working
+from transports.credentials import KEYS
 from transports.gemini_cli import GeminiCliTransport
 from transports.port import Park, WorkOutcome, WorkRequest
 
@@ -69,6 +70,38 @@ def used(events: list[TransportEvent]) -> Usage:
 async def work(bench: GeminiBench, prompt: str = "Do it.", **more: Any) -> tuple[WorkOutcome, Heard]:
     async with opened(bench, bench.spec("idle", **more)) as (session, heard):
         return await session.work(WorkRequest(prompt), heard.emit), heard
+
+
+@pytest.mark.parametrize("name", KEYS["google"])
+async def test_each_name_of_the_key_lets_it_reach_its_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(in_order(turn("Done.")), monkeypatch) as server:
+        for other in KEYS["google"]:
+            monkeypatch.delenv(other, raising=False)
+        monkeypatch.setenv(name, "key-of-the-worker")
+        outcome, _ = await work(GeminiBench(tmp_path))
+
+    assert outcome.end == "completed", outcome.error
+    assert {one.headers["x-goog-api-key"] for one in server.seen} == {"key-of-the-worker"}
+
+
+async def test_its_commands_see_the_address_of_its_model_and_never_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = GeminiBench(tmp_path)
+    with serving(in_order(turn(Run("env > seen.txt")), turn("Done.")), monkeypatch) as server:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        await work(bench)
+
+    seen = (bench.spec("idle").workspace / "seen.txt").read_text()
+    assert f"GOOGLE_GEMINI_BASE_URL={server.url}" in seen
+    assert {"HTTP_PROXY=http://127.0.0.1:9", "HTTPS_PROXY=http://127.0.0.1:9", "NO_PROXY=127.0.0.1"} < set(
+        seen.splitlines()
+    )
+    assert "secret-of-the-worker" not in seen
 
 
 async def test_a_session_goes_on_over_four_processes_and_counts_each_token_once(

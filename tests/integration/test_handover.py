@@ -9,9 +9,10 @@ import pytest
 from agents_kit import agents
 from conftest import UNITTEST, Rig
 from model_servers.minds import BUGGY, RIGHT, WRONG, Player
-from model_servers.script import Reply, Seen, Write, turn
+from model_servers.script import Mind, Refuse, Reply, Seen, Write, turn
 from run_kit import resume, signal, waiting
 
+NAMED = "claude-opus-5-5"
 PAIRS = [
     ("claude-sdk", "codex"),
     ("codex", "claude-sdk"),
@@ -25,6 +26,61 @@ def begins(seen: Seen) -> Sequence[Reply]:
     if "Find the cause" not in seen.asked:
         return []
     return [turn(Write(BUGGY, WRONG)), turn("And now…", "And on.", hang_after=1)]
+
+
+def knows(prefix: str, mind: Mind) -> Mind:
+    """Refuse every model whose name begins otherwise, as a provider does that does not have it."""
+    return lambda seen: mind(seen) if seen.model.startswith(prefix) else Refuse(404)
+
+
+async def test_a_named_model_is_not_asked_of_the_agent_of_another_provider_that_goes_on(
+    rig: Rig, demo_repo: Path
+) -> None:
+    asked: dict[str, set[str]] = {"claude-sdk": set(), "codex": set()}
+
+    def stands(seen: Seen) -> Sequence[Reply]:
+        asked["claude-sdk"].add(seen.model)
+        return begins(seen)
+
+    def goes_on(seen: Seen) -> Sequence[Reply]:
+        asked["codex"].add(seen.model)
+        return [turn(Write(BUGGY, RIGHT))] if "Find the cause" in seen.asked else []
+
+    minds = {
+        "claude-sdk": knows("claude-", Player(stands)),
+        "codex": knows("gpt-", Player(goes_on)),
+    }
+    with agents(minds) as env:
+        rig.worker(**env)
+        rig.start(
+            "models",
+            {
+                "flow": "fix",
+                "repo": str(demo_repo),
+                "task": "The mean is wrong.",
+                "params": {"test": UNITTEST},
+                "transport": ["claude-sdk", "codex"],
+                "model": NAMED,
+            },
+        )
+        await rig.until("models", lambda now: now.get("phase") == "work")
+        run_id = (await rig.status("models"))["run_id"]
+        workspace = rig.folder / "disk" / "runs" / run_id / "ws"
+        await rig.until("models", lambda _: (workspace / BUGGY).read_text() == WRONG)
+        await signal(rig, "models", "interrupt")
+        await waiting(rig, "models", "human")
+        await resume(rig, "models", transport="codex")
+        result = await rig.result("models")
+    assert result.outcome == "verified", result.summary
+    receipts = rig.receipts(run_id)
+    assert [(one.transport, one.model) for one in receipts] == [
+        ("claude-sdk", NAMED),
+        ("codex", "gpt-5.5"),
+        ("claude-sdk", NAMED),
+        ("claude-sdk", NAMED),
+    ]
+    assert NAMED in asked["claude-sdk"]
+    assert asked["codex"] == {"gpt-5.5"}
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-to-".join(pair) for pair in PAIRS])

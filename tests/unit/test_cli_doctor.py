@@ -12,6 +12,7 @@ from cli.main import run
 from system.devserver import SEARCH_ATTRIBUTES
 from system.settings import load
 from transports.credentials import KEYS
+from transports.programs import Program
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +111,47 @@ def test_codex_cannot_be_used_where_its_sandbox_leaves_the_workers_data_open(
     assert verdict == ("fail" if chosen else "warn")
     assert "/dev/shm/stepwise-doctor" in seen
     assert "set STEPWISE_DATA_DIR to a folder on a disk" in seen
+
+
+def test_codex_cannot_be_used_where_commands_cannot_be_sandboxed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codex = _program(tmp_path / "codex", "echo 'bwrap: No permissions to create a new namespace' >&2; exit 1")
+    monkeypatch.setattr("transports.codex_program.find_program", lambda: codex)
+
+    verdict, seen, _ = _checks(capsys)["transport codex"]
+
+    assert verdict == "warn"
+    assert "No permissions to create a new namespace (allow user namespaces" in seen
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"), [("v18.20.4", True), ("v20.1.0", False), ("v100.0.0", False), ("", True)]
+)
+def test_gemini_cli_cannot_be_used_with_an_old_node(
+    version: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_old: bool,
+) -> None:
+    node = _program(tmp_path / "node", f"echo {version}")
+    gemini = Program(tmp_path / "gemini", str(node))
+    for module in ("gemini_cli", "trial"):
+        monkeypatch.setattr(f"transports.{module}.find_program", lambda *_, **__: gemini)
+    monkeypatch.setenv("GEMINI_API_KEY", "not-a-key")
+
+    verdict, seen, mend = _checks(capsys)["transport gemini-cli"]
+
+    assert verdict == ("warn" if is_old else "ok")
+    assert ("needs Node 20 or later" in seen, "Node 20" in mend) == (is_old, is_old)
+
+
+def _program(path: Path, line: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.mark.parametrize(

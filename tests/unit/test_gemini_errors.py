@@ -50,7 +50,7 @@ def api(code: int, message: str = "no") -> str:
         ),
         (Failure("[API Error: Incomplete JSON segment at the end]"), "protocol_error", True),
         (Failure("The model returned an empty response with no text", exit_code=0), "empty_response", True),
-        (Failure("too many", kind="FatalTurnLimitedError", exit_code=53), "turns_exhausted", False),
+        (Failure("too many", kind="FatalTurnLimitedError", exit_code=53), "turns_exhausted", True),
         (Failure(exit_code=54, finished=False), "disk_full", False),
         (
             Failure(stderr="Error resuming session: No previous sessions", exit_code=42, finished=False),
@@ -87,6 +87,13 @@ def test_how_long_to_wait_is_read_where_it_is_said(message: str, stderr: str, se
 
 def test_a_bad_key_says_what_to_set() -> None:
     assert "GEMINI_API_KEY" in classify(Failure(api(401))).error.message
+
+
+def test_a_used_up_limit_of_turns_advises_nothing_that_nobody_can_follow() -> None:
+    said = "Reached max session turns. Increase the number of turns by specifying maxSessionTurns in settings.json."
+    error = classify(Failure(said, kind="FatalTurnLimitedError", exit_code=53)).error
+    assert "settings.json" not in error.message
+    assert "goes on in the next attempt" in error.message
 
 
 def test_what_tools_printed_decides_nothing() -> None:

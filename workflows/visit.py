@@ -9,7 +9,7 @@ from typing import Literal
 from opentelemetry import trace
 from temporalio import workflow
 
-from schemas.calls import ConsultOut
+from schemas.calls import ConsultOut, WorkOut
 from schemas.common import Execution
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
@@ -180,11 +180,14 @@ class Visit:
     def _keep_partial(self, over: AttemptOver) -> None:
         """Go on from what the attempt left, and let the query show it.
 
-        Where its agent was not there yet, or all that it did is lost with its disk, what is there to go on from is
-        what an earlier attempt left, if any did; a step that was begun anew is then begun anew once more.
+        Where its agent was not there yet or did nothing (a switch to one that has no key), or all that it did is lost
+        with its disk, what is there to go on from is what an earlier attempt left, if any did; a step that was begun anew
+        is then begun anew once more.
         """
         run, work = self._run, over.work
         if self._at.carry.work is not None or over.partial is None or work is None or work.session is None:
+            return
+        if self._at.partial is not None and _did_nothing(work):
             return
         self._at.partial, self._at.session = over.partial, work.session
         run.state.partial = PartialView(
@@ -439,6 +442,12 @@ class Visit:
         return await self._directed(
             Directive(action="reject", reason=answer.reason[:300], by=answer.by), facts
         )
+
+
+def _did_nothing(work: WorkOut) -> bool:
+    """Whether an agent ended before it had worked: no session of it holds anything that an earlier one does not."""
+    never = work.ended == "agent_failed" or work.session is None or work.session.session_id is None
+    return never and work.tool_calls == 0 and work.usage.total == 0
 
 
 def _directive(order: Resume) -> Directive:

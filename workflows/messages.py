@@ -30,6 +30,8 @@ from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, Settled, State, WaitFor
 from schemas.tools import cut
 
+LEGAL_NOW = "; legal now: "
+"""Between what a message was refused for and what is legal instead."""
 MAX_FAULTS = 20
 MAX_REFUSAL = 4_000
 """Characters of a refusal: what was typed may be megabytes, and the answer must fit into a payload."""
@@ -198,7 +200,7 @@ def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     legal = legal_now(now)
     if name not in legal:
         where = f"waiting for {now.waiting_for}" if now.state == "waiting" else now.state
-        return f"{name} is not legal while the run is {where}; legal now: {', '.join(legal) or 'nothing'}"
+        return f"{name} is not legal while the run is {where}{LEGAL_NOW}{', '.join(legal) or 'nothing'}"
     match payload:
         case Resume():
             return _refuse_resume(payload, now)

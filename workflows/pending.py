@@ -131,6 +131,8 @@ def pending_items(
         id=question.question_id if question else call.call_id if call else None,
         step_id=waiting.step_id,
         reason=waiting.reason,
+        about=waiting.about,
+        look=waiting.look,
         since=waiting.since,
         deadline=waiting.deadline,
         on_silence=waiting.on_silence,

@@ -20,12 +20,13 @@ from schemas.run_state import PartialView, WaitFor
 from workflows.attempt import Attempts
 from workflows.attempt_over import AttemptOver
 from workflows.facts import Carry, compose, gates_line, stopped, timeout_s
+from workflows.gate import Gate, gate_after, gate_before
 from workflows.held import Refused
 from workflows.phases import PhaseLost
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
 from workflows.standing import Order
-from workflows.words import call_reason
+from workflows.words import because, by, call_reason
 
 MAX_REJECTIONS = 5
 MAX_SILENCES = 5
@@ -367,7 +368,8 @@ class Visit:
         if order is None:
             order = await self._decided("before", f"may {step.id} start?")
         if isinstance(order, Reject):
-            order = await run.wait("human", order.reason or f"{step.id} was rejected", step.human)
+            said = f"{step.id} was rejected{by(order.by)}{because(order.reason)}"
+            order = await run.wait("human", said, step.human)
         facts = StepFacts(status="UNVERIFIED")
         while isinstance(order, Resume):
             self._run.take_note(order)
@@ -408,7 +410,12 @@ class Visit:
                 run.take_note(held)
             elif held is not None:
                 return held
-        return await run.wait("approval", question, step.human)
+        shown = gate_before(run.state, step) if gate == "before" else self._result()
+        return await run.wait("approval", question, step.human, about=shown)
+
+    def _result(self) -> Gate:
+        """Return what is known of the result that a person is to approve."""
+        return gate_after(self._run.state, self._step, self._at.carry, self._at.envelope)
 
     async def _consulted(self, gate: Literal["before", "after"]) -> ConsultOut:
         """Ask the developer model while there is budget to, again where its worker is lost. Raises Ended, Refused."""

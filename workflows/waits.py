@@ -13,6 +13,7 @@ from schemas.messages import Interrupt, Resume
 from schemas.questions import CallRequest, Question
 from schemas.run_state import WaitFor, Waiting
 from workflows.conversation import Conversation
+from workflows.gate import Gate
 from workflows.messages import legal_now
 from workflows.standing import Ended, Order
 from workflows.view import WAITS
@@ -73,6 +74,7 @@ class Waits(Conversation):
         question: Question | None = None,
         call: CallRequest | None = None,
         remark: Callable[[Order], str] = lambda _: "",
+        about: Gate | None = None,
     ) -> Order | None:
         """Wait for a person, who is answered with a ``remark``. None: nobody came, and something is done by itself then.
 
@@ -104,6 +106,8 @@ class Waits(Conversation):
             deadline=bounded,
             on_silence=silence(kind, human, by_itself),
             can_continue=default,
+            about=about.lines if about else [],
+            look=about.look if about else [],
         )
         if kind in {"pause", "human"}:
             # The run is held, and goes on when it is told to: no pause is left to take hold.

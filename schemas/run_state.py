@@ -73,7 +73,7 @@ class Waiting(Durable):
     """What the run waits for, since when, until when, and which messages are legal answers.
 
     ``can_continue`` says that there is something to go on from as it is. ``about`` is what there is to know of what is
-    to be approved, in a few lines; ``look`` are the commands that show it.
+    to be approved, in a few lines; ``look`` are the commands that show it. ``used_up`` are the bounds of a budget.
     """
 
     kind: WaitFor
@@ -86,6 +86,7 @@ class Waiting(Durable):
     legal: list[str] = []
     about: list[str] = []
     look: list[str] = []
+    used_up: list[str] = []
 
 
 class Asked(Durable):

@@ -44,6 +44,14 @@ class Spending:
         return any(isinstance(left, Exceeded) for left in self._left())
 
     @property
+    def used_up(self) -> list[str]:
+        """The bounds that are used up; all there are, where an agent was stopped before any was."""
+        found = [one.which for one in self._left() if isinstance(one, Exceeded)]
+        bounds = [bound for bound in self._bounds() if bound is not None]
+        named = [name for bound in bounds for name, limit in bound.model_dump().items() if limit is not None]
+        return list(dict.fromkeys(found or named))
+
+    @property
     def reason(self) -> str:
         """Which bound is used up, in words."""
         return _used_up(self._left()) or "the budget of this step is used up"

@@ -259,7 +259,13 @@ class Visit:
     async def _budget(self, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until there is budget to go on with, however often a person allows too little."""
         while True:
-            order = await self._run.wait("budget", reason, self._step.human, remark=self._remark)
+            order = await self._run.wait(
+                "budget",
+                reason,
+                self._step.human,
+                remark=self._remark,
+                used_up=self._at.spending.used_up,
+            )
             if not isinstance(order, ExtendBudget):
                 return await self._ordered(order, facts)
             self._at.spending.extend(order)

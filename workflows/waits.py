@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -75,6 +75,7 @@ class Waits(Conversation):
         call: CallRequest | None = None,
         remark: Callable[[Order], str] = lambda _: "",
         about: Gate | None = None,
+        used_up: Sequence[str] = (),
     ) -> Order | None:
         """Wait for a person, who is answered with a ``remark``. None: nobody came, and something is done by itself then.
 
@@ -108,6 +109,7 @@ class Waits(Conversation):
             can_continue=default,
             about=about.lines if about else [],
             look=about.look if about else [],
+            used_up=list(used_up),
         )
         if kind in {"pause", "human"}:
             # The run is held, and goes on when it is told to: no pause is left to take hold.

@@ -115,6 +115,7 @@ async def test_seconds_of_work_are_extended_too(desk: Rig, repo: Path, tmp_path:
     start(desk, "seconds", repo, bounded({"seconds": 1}), play)
     status = await waiting(desk, "seconds", "budget")
     assert status["waiting"]["reason"].startswith("the budget of 1 seconds is used up")
+    assert status["waiting"]["used_up"] == ["seconds"]
     go.touch()
     await update(desk, "seconds", "extend_budget", {"seconds": 60})
     result = await ended(desk, "seconds", "verified")

@@ -200,6 +200,14 @@ def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     legal = legal_now(now)
     if name not in legal:
         where = f"waiting for {now.waiting_for}" if now.state == "waiting" else now.state
+        if name == "steer" and now.waiting_for is not None:
+            goes_on = now.waiting_for in {"pause", "human", "rate_limit"}
+            say = (
+                "resume, with 'note', tells it to the agent"
+                if goes_on
+                else "the agent hears it when it works again"
+            )
+            where += f", and no agent works: {say}"
         return f"{name} is not legal while the run is {where}{LEGAL_NOW}{', '.join(legal) or 'nothing'}"
     match payload:
         case Resume():

@@ -115,7 +115,14 @@ class Waits(Conversation):
             # The run is held, and goes on when it is told to: no pause is left to take hold.
             self.state.pause_reason = None
         self._waiting = self._waiting.model_copy(update={"legal": legal_now(self.situation())})
-        self.journal.add("waiting", waiting_for=kind, reason=reason[:500], step=step_id)
+        self.journal.add(
+            "waiting",
+            waiting_for=kind,
+            reason=reason[:500],
+            step=step_id,
+            deadline=bounded.isoformat() if bounded else None,
+            on_silence=self._waiting.on_silence,
+        )
         self.show()
         await self.phases.flush()
         try:

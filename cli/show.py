@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -48,7 +49,7 @@ def show(
     if as_json:
         say_json({"run": as_data(row), "events": [one.as_data() for one in entries], **sums.as_data()})
         return
-    _print_head(row, record)
+    _print_head(row, record, _answers(here, row, entries))
     _print_timeline(entries, sums)
     print_steps(sums)
 
@@ -85,7 +86,25 @@ async def _only_at_the_server(here: Here, word: str) -> None:
     )
 
 
-def _print_head(row: RunRow, record: RunRecord) -> None:
+def _answers(here: Here, row: RunRow, entries: list[Entry]) -> list[tuple[str, str]]:
+    """Return what a run waits for, until when, and the command that lists what can be answered; nothing of another run."""
+    if not row.state.startswith("waiting"):
+        return []
+    waits = [one for one in entries if one.source == "journal" and one.kind in {"waiting", "resumed"}]
+    last = waits[-1].data if waits and waits[-1].kind == "waiting" else {}
+    found = [("waits for", f"{last['waiting_for']}{_because(last.get('reason'))}")] if last else []
+    if last.get("deadline"):
+        until = moment(datetime.fromisoformat(last["deadline"]))
+        found.append(("until", f"{until} UTC{f'; then {then}' if (then := last.get('on_silence')) else ''}"))
+    query = ("workflow", "query", "--workflow-id", row.workflow_id, "--type", "pending")
+    return [*found, ("answer", temporal_command(here.loaded, *query))]
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _print_head(row: RunRow, record: RunRecord, answers: list[tuple[str, str]]) -> None:
     until = f", took {span((row.ended_at - row.started_at).total_seconds())}" if row.ended_at else ""
     rows = [
         ("run", row.run_id),
@@ -93,6 +112,7 @@ def _print_head(row: RunRow, record: RunRecord) -> None:
         ("flow", row.flow),
         ("repository", f"{row.repo} at {record.base_commit[:SHORT_COMMIT]}"),
         ("outcome" if row.over else "state", f"{row.state}{f', at step {row.step}' if row.step else ''}"),
+        *answers,
         ("began", f"{moment(row.started_at)} UTC{until}"),
         ("result", f"branch {record.branch} at {(record.head or record.base_commit)[:SHORT_COMMIT]}"),
         ("worker", f"{record.lease.worker_id} on {record.host}"),
@@ -133,7 +153,7 @@ def print_steps(sums: Sums) -> None:
                 step if len(flows) == 1 else f"{flow}/{step}",
                 str(len(one.visits)),
                 str(one.attempts),
-                one.status,
+                "skipped" if one.skipped else one.status,
                 printable(gates, _MAX_CELL) or "-",
                 brief_span(one.duration_ms),
                 f"{one.tokens:,}",

@@ -19,6 +19,9 @@ REPORTS_COST: dict[str, bool] = {
 }
 """Every transport there is, and whether it says what its calls cost in US dollars."""
 
+COUNTS_CYCLES = frozenset({"gemini-api", "openai-api", "anthropic-api"})
+"""Transports with a tool loop of the engine's own, whose cycles a budget can bound. An agent's program keeps its to itself."""
+
 TRANSPORTS = frozenset(REPORTS_COST)
 POLICIES = frozenset({"read-only", "test", "full"})
 SCORERS: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 from flows.facts import fact_names
 from flows.findings import Fault, PathInFile, one_of
-from flows.known import POLICIES, REPORTS_COST, SCORERS, TRANSPORTS
+from flows.known import COUNTS_CYCLES, POLICIES, REPORTS_COST, SCORERS, TRANSPORTS
 from schemas.common import Budget
 from schemas.flow import Branch, Defaults, FlowSpec, Gate, Microloop, StepSpec, When
 
@@ -26,6 +26,7 @@ def step_faults(spec: FlowSpec) -> Iterator[Fault]:
         yield from _setting_faults(path, step)
         yield from _unheld_faults(path, step)
         yield from _cost_faults(path, step.budget, step, spec.defaults)
+        yield from _cycle_faults(path, step, _transports(step, spec.defaults))
         yield from _gate_faults((*path, "gates"), step.gates)
         yield from _routing_faults((*path, "routing"), step)
         for number, name in enumerate(step.inputs):
@@ -38,6 +39,8 @@ def step_faults(spec: FlowSpec) -> Iterator[Fault]:
                 mend = "write a relative path with /, without .."
                 yield Fault((*path, "outputs", number), "bad_output", what, mend)
     yield from _default_cost_faults(spec)
+    bound = [name for step in spec.steps if step.budget is None for name in _transports(step, spec.defaults)]
+    yield from _cycle_faults(("defaults",), spec.defaults, list(dict.fromkeys(bound)))
 
 
 def _setup_faults(spec: FlowSpec) -> Iterator[Fault]:
@@ -78,6 +81,16 @@ def _cost_faults(
     costless = _costless(_transports(step, defaults))
     if budget is not None and budget.usd is not None and costless:
         yield _cost_fault((*path, "budget", "usd"), costless)
+
+
+def _cycle_faults(path: PathInFile, owner: StepSpec | Defaults, names: list[str]) -> Iterator[Fault]:
+    """Yield a bound on cycles that nothing counts: it would be taken for one that holds."""
+    countless = [name for name in names if name not in COUNTS_CYCLES]
+    if owner.budget is None or owner.budget.cycles is None or (names and not countless):
+        return
+    who = ", ".join(countless) or "any transport that a run may name"
+    what = f"a budget of cycles bounds nothing: they are the turns of a tool loop, which {who} does not count"
+    yield Fault((*path, "budget", "cycles"), "not_supported", what, "bound `tokens` or `seconds` instead")
 
 
 def _default_cost_faults(spec: FlowSpec) -> Iterator[Fault]:

@@ -61,17 +61,19 @@ class ReceiptPlace(Durable):
 
 
 class LastRefused(Durable):
-    """The newest message that was refused, and what would have been legal."""
+    """The newest message that was refused, when, and what would have been legal then."""
 
     name: str
     reason: str
     legal: list[str] = []
+    at: UtcTime | None = None
 
 
 class Waiting(Durable):
     """What the run waits for, since when, until when, and which messages are legal answers.
 
-    ``can_continue`` says that there is something to go on from as it is.
+    ``can_continue`` says that there is something to go on from as it is. ``about`` is what there is to know of what is
+    to be approved, in a few lines; ``look`` are the commands that show it. ``used_up`` are the bounds of a budget.
     """
 
     kind: WaitFor
@@ -82,6 +84,9 @@ class Waiting(Durable):
     on_silence: str = ""
     can_continue: bool = False
     legal: list[str] = []
+    about: list[str] = []
+    look: list[str] = []
+    used_up: list[str] = []
 
 
 class Asked(Durable):
@@ -110,12 +115,17 @@ class LegalAnswer(Durable):
 
 
 class PendingItem(Durable):
-    """One thing a human is waited for: what, since when, until when, what silence means, what can be answered."""
+    """One thing a human is waited for: what, since when, until when, what silence means, what can be answered.
+
+    ``about`` and ``look`` are those of the wait.
+    """
 
     kind: WaitFor
     id: str | None = None
     step_id: str | None = None
     reason: str = ""
+    about: list[str] = []
+    look: list[str] = []
     since: UtcTime
     deadline: UtcTime | None = None
     on_silence: str = ""

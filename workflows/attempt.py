@@ -81,6 +81,7 @@ class Attempts:
         self.losses = 0
         self.spending = Spending(run, step)
         self.ended: datetime | None = None
+        self.envelope: ArtifactRef | None = None
         self._began_at: datetime | None = None
 
     @property
@@ -382,6 +383,7 @@ class Attempts:
         state = self.run.state
         place: dict[str, Any] = {"step_id": key.step_id, "visit": key.visit, "attempt": key.attempt}
         state.head = stored.receipt.sha256
+        self.envelope = stored.envelope
         receipt = ReceiptPlace(**place, sha256=stored.receipt.sha256, uri=stored.receipt.uri)
         state.receipts = [*state.receipts, receipt][-MAX_RECEIPTS:]
         state.receipts_total += 1

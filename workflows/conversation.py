@@ -75,7 +75,7 @@ class Conversation(Standing):
         """Refuse a message: said in the journal, the status and the UI."""
         legal = legal_now(self.situation())
         name, reason = name[:100], reason[:2_000]
-        self.state.last_refused = LastRefused(name=name, reason=reason, legal=legal)
+        self.state.last_refused = LastRefused(name=name, reason=reason, legal=legal, at=workflow.now())
         self.state.messages += 1
         self.journal.add("message_refused", name=name, reason=reason[:500])
         self.show()

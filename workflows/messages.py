@@ -30,6 +30,8 @@ from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, Settled, State, WaitFor
 from schemas.tools import cut
 
+LEGAL_NOW = "; legal now: "
+"""Between what a message was refused for and what is legal instead."""
 MAX_FAULTS = 20
 MAX_REFUSAL = 4_000
 """Characters of a refusal: what was typed may be megabytes, and the answer must fit into a payload."""
@@ -198,7 +200,15 @@ def refusal(name: str, payload: Closed, now: Situation) -> str | None:
     legal = legal_now(now)
     if name not in legal:
         where = f"waiting for {now.waiting_for}" if now.state == "waiting" else now.state
-        return f"{name} is not legal while the run is {where}; legal now: {', '.join(legal) or 'nothing'}"
+        if name == "steer" and now.waiting_for is not None:
+            goes_on = now.waiting_for in {"pause", "human", "rate_limit"}
+            say = (
+                "resume, with 'note', tells it to the agent"
+                if goes_on
+                else "the agent hears it when it works again"
+            )
+            where += f", and no agent works: {say}"
+        return f"{name} is not legal while the run is {where}{LEGAL_NOW}{', '.join(legal) or 'nothing'}"
     match payload:
         case Resume():
             return _refuse_resume(payload, now)

@@ -19,6 +19,13 @@ Choice = tuple[str, str, dict[str, Any] | None]
 """A message's name, what it does in words, and what is to be sent with it."""
 LINES: Final = " \\\n  "
 """Between the parts of a command that is to be read in a narrow column, and can be copied from there."""
+EXTENSIONS: Final[dict[str, tuple[str, int]]] = {
+    "tokens": ("a number of tokens", 100_000),
+    "usd": ("a number of dollars", 5),
+    "seconds": ("some seconds of work", 1_800),
+    "cycles": ("some cycles", 8),
+}
+"""What is offered of each bound that is used up: its words, and an amount to begin with."""
 MAX_BRIEF: Final = 60
 """Characters of a question or a call where another one stands whole."""
 
@@ -65,10 +72,10 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
         case "answer":
             found = _of_question(now.question, {})
         case "budget":
-            found = [
-                ("extend_budget", "allow as much again", None),
-                ("extend_budget", "allow a number of tokens more", {"tokens": 100_000}),
-            ]
+            found = [("extend_budget", "allow as much again", None)]
+            for bound in filter(EXTENSIONS.__contains__, waiting.used_up):
+                words, amount = EXTENSIONS[bound]
+                found.append(("extend_budget", f"allow {words} more", {bound: amount}))
         case "pause" | "rate_limit":
             found = [("resume", "go on now", None)]
         case _:
@@ -131,6 +138,8 @@ def pending_items(
         id=question.question_id if question else call.call_id if call else None,
         step_id=waiting.step_id,
         reason=waiting.reason,
+        about=waiting.about,
+        look=waiting.look,
         since=waiting.since,
         deadline=waiting.deadline,
         on_silence=waiting.on_silence,

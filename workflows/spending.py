@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+from temporalio import workflow
 
 from policy.budgets import Exceeded, extend, remaining, tightest
 from schemas.calls import WorkOut
@@ -10,6 +13,9 @@ from schemas.common import MAX_CYCLES, Budget, Usage
 from schemas.flow import StepSpec
 from schemas.messages import ExtendBudget
 from workflows.run import Run
+
+EXTENDS_ENOUGH = "extends-enough"
+"""The patch with which a budget that is extended without a number is enough, however much was used beyond it."""
 
 
 class Spending:
@@ -42,6 +48,14 @@ class Spending:
     def is_used_up(self) -> bool:
         """Whether a bound is used up."""
         return any(isinstance(left, Exceeded) for left in self._left())
+
+    @property
+    def used_up(self) -> list[str]:
+        """The bounds that are used up; all there are, where an agent was stopped before any was."""
+        found = [one.which for one in self._left() if isinstance(one, Exceeded)]
+        bounds = [bound for bound in self._bounds() if bound is not None]
+        named = [name for bound in bounds for name, limit in bound.model_dump().items() if limit is not None]
+        return list(dict.fromkeys(found or named))
 
     @property
     def reason(self) -> str:
@@ -107,10 +121,17 @@ def _used_up(left: Sequence[Budget | Exceeded]) -> str:
 
 
 def _once_more(bound: Budget | None, left: Budget | Exceeded) -> Budget:
-    """Return the bound that is used up, alone; nothing where none is."""
+    """Return the bound that is used up, alone, and what was used beyond it; nothing where none is.
+
+    Runs from before the patch got the bound alone, and waited again where more than that was used beyond it.
+    """
     if bound is None or not isinstance(left, Exceeded):
         return Budget()
-    return Budget.model_validate({left.which: bound.model_dump()[left.which]})
+    more = bound.model_dump()[left.which]
+    beyond = left.used - left.limit
+    if beyond >= more and left.which != "cycles" and workflow.patched(EXTENDS_ENOUGH):
+        more += beyond if left.which == "usd" else math.ceil(beyond)
+    return Budget.model_validate({left.which: more})
 
 
 def _plus(one: Budget, more: Budget) -> Budget:

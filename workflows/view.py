@@ -14,7 +14,7 @@ from schemas.flow import FlowSpec
 from schemas.questions import CallRequest, Question
 from schemas.run import StepSummary
 from schemas.run_state import RunState, State, WaitFor, Waiting
-from workflows.messages import Situation
+from workflows.messages import LEGAL_NOW, Situation
 from workflows.pending import LINES, asked_lines, choices, command, next_command
 
 FLOW_KEY = SearchAttributeKey.for_keyword("StepwiseFlow")
@@ -91,7 +91,9 @@ def details(
     if state.last_refused is not None:
         refused = state.last_refused
         legal = ", ".join(refused.legal) or "none"
-        lines += ["", f"Last refused: {code(refused.name)}: {inline(refused.reason)}. Legal now: {legal}."]
+        when = f" at {refused.at:%Y-%m-%d %H:%M:%S} UTC" if refused.at else ""
+        why = inline(refused.reason.partition(LEGAL_NOW)[0])
+        lines += ["", f"Last refused{when}: {code(refused.name)}: {why}. Legal then: {legal}."]
     if waiting is None or outcome is not None:
         lines += [
             "",
@@ -101,6 +103,10 @@ def details(
             "```",
         ]
         return "\n".join(lines)
+    if waiting.about:
+        lines += ["", *(f"- {inline(line)}" for line in waiting.about)]
+    if waiting.look:
+        lines += ["", "Look at it:", "```", *waiting.look, "```"]
     shown = replace(situation, questions=situation.questions[:MAX_ASKED], calls=situation.calls[:MAX_ASKED])
     lines.append("")
     asked: list[Question | CallRequest] = [*shown.questions, *shown.calls]

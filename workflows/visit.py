@@ -9,7 +9,7 @@ from typing import Literal
 from opentelemetry import trace
 from temporalio import workflow
 
-from schemas.calls import ConsultOut
+from schemas.calls import ConsultOut, WorkOut
 from schemas.common import Execution
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
@@ -20,12 +20,13 @@ from schemas.run_state import PartialView, WaitFor
 from workflows.attempt import Attempts
 from workflows.attempt_over import AttemptOver
 from workflows.facts import Carry, compose, gates_line, stopped, timeout_s
+from workflows.gate import Gate, gate_after, gate_before
 from workflows.held import Refused
 from workflows.phases import PhaseLost
 from workflows.routing import current_iteration, decide, observe
 from workflows.run import Ended, Run
 from workflows.standing import Order
-from workflows.words import call_reason
+from workflows.words import because, by, call_reason
 
 MAX_REJECTIONS = 5
 MAX_SILENCES = 5
@@ -180,11 +181,14 @@ class Visit:
     def _keep_partial(self, over: AttemptOver) -> None:
         """Go on from what the attempt left, and let the query show it.
 
-        Where its agent was not there yet, or all that it did is lost with its disk, what is there to go on from is
-        what an earlier attempt left, if any did; a step that was begun anew is then begun anew once more.
+        Where its agent was not there yet or did nothing (a switch to one that has no key), or all that it did is lost
+        with its disk, what is there to go on from is what an earlier attempt left, if any did; a step that was begun anew
+        is then begun anew once more.
         """
         run, work = self._run, over.work
         if self._at.carry.work is not None or over.partial is None or work is None or work.session is None:
+            return
+        if self._at.partial is not None and _did_nothing(work):
             return
         self._at.partial, self._at.session = over.partial, work.session
         run.state.partial = PartialView(
@@ -255,7 +259,13 @@ class Visit:
     async def _budget(self, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until there is budget to go on with, however often a person allows too little."""
         while True:
-            order = await self._run.wait("budget", reason, self._step.human, remark=self._remark)
+            order = await self._run.wait(
+                "budget",
+                reason,
+                self._step.human,
+                remark=self._remark,
+                used_up=self._at.spending.used_up,
+            )
             if not isinstance(order, ExtendBudget):
                 return await self._ordered(order, facts)
             self._at.spending.extend(order)
@@ -364,7 +374,8 @@ class Visit:
         if order is None:
             order = await self._decided("before", f"may {step.id} start?")
         if isinstance(order, Reject):
-            order = await run.wait("human", order.reason or f"{step.id} was rejected", step.human)
+            said = f"{step.id} was rejected{by(order.by)}{because(order.reason)}"
+            order = await run.wait("human", said, step.human)
         facts = StepFacts(status="UNVERIFIED")
         while isinstance(order, Resume):
             self._run.take_note(order)
@@ -405,7 +416,12 @@ class Visit:
                 run.take_note(held)
             elif held is not None:
                 return held
-        return await run.wait("approval", question, step.human)
+        shown = gate_before(run.state, step) if gate == "before" else self._result()
+        return await run.wait("approval", question, step.human, about=shown)
+
+    def _result(self) -> Gate:
+        """Return what is known of the result that a person is to approve."""
+        return gate_after(self._run.state, self._step, self._at.carry, self._at.envelope)
 
     async def _consulted(self, gate: Literal["before", "after"]) -> ConsultOut:
         """Ask the developer model while there is budget to, again where its worker is lost. Raises Ended, Refused."""
@@ -439,6 +455,12 @@ class Visit:
         return await self._directed(
             Directive(action="reject", reason=answer.reason[:300], by=answer.by), facts
         )
+
+
+def _did_nothing(work: WorkOut) -> bool:
+    """Whether an agent ended before it had worked: no session of it holds anything that an earlier one does not."""
+    never = work.ended == "agent_failed" or work.session is None or work.session.session_id is None
+    return never and work.tool_calls == 0 and work.usage.total == 0
 
 
 def _directive(order: Resume) -> Directive:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -13,6 +13,7 @@ from schemas.messages import Interrupt, Resume
 from schemas.questions import CallRequest, Question
 from schemas.run_state import WaitFor, Waiting
 from workflows.conversation import Conversation
+from workflows.gate import Gate
 from workflows.messages import legal_now
 from workflows.standing import Ended, Order
 from workflows.view import WAITS
@@ -73,6 +74,8 @@ class Waits(Conversation):
         question: Question | None = None,
         call: CallRequest | None = None,
         remark: Callable[[Order], str] = lambda _: "",
+        about: Gate | None = None,
+        used_up: Sequence[str] = (),
     ) -> Order | None:
         """Wait for a person, who is answered with a ``remark``. None: nobody came, and something is done by itself then.
 
@@ -104,12 +107,22 @@ class Waits(Conversation):
             deadline=bounded,
             on_silence=silence(kind, human, by_itself),
             can_continue=default,
+            about=about.lines if about else [],
+            look=about.look if about else [],
+            used_up=list(used_up),
         )
         if kind in {"pause", "human"}:
             # The run is held, and goes on when it is told to: no pause is left to take hold.
             self.state.pause_reason = None
         self._waiting = self._waiting.model_copy(update={"legal": legal_now(self.situation())})
-        self.journal.add("waiting", waiting_for=kind, reason=reason[:500], step=step_id)
+        self.journal.add(
+            "waiting",
+            waiting_for=kind,
+            reason=reason[:500],
+            step=step_id,
+            deadline=bounded.isoformat() if bounded else None,
+            on_silence=self._waiting.on_silence,
+        )
         self.show()
         await self.phases.flush()
         try:

@@ -156,7 +156,8 @@ def _message(entry: Entry) -> str:
 
 def _waiting(entry: Entry) -> str:
     said = entry.data
-    return f"  waits for {said.get('waiting_for')}: {said.get('reason', '')}"
+    reason = said.get("reason")
+    return f"  waits for {said.get('waiting_for')}{f': {reason}' if reason else ''}"
 
 
 def _step_ended(entry: Entry) -> str:

@@ -17,6 +17,7 @@ class StepSum:
     visits: set[int] = field(default_factory=set)
     attempts: int = 0
     status: str = ""
+    skipped: bool = False
     duration_ms: int = 0
     tokens: int = 0
     cost_usd: float | None = None
@@ -26,7 +27,7 @@ class StepSum:
         """Count one attempt."""
         self.visits.add(receipt.visit)
         self.attempts += 1
-        self.status = receipt.verification_status
+        self.status, self.skipped = receipt.verification_status, False
         self.duration_ms += receipt.duration_ms
         self.tokens += receipt.token_counts.total
         self.cost_usd = _plus(self.cost_usd, receipt.cost_usd)
@@ -43,6 +44,7 @@ class StepSum:
             "visits": len(self.visits),
             "attempts": self.attempts,
             "status": self.status,
+            "skipped": self.skipped,
             "duration_ms": self.duration_ms,
             "tokens": self.tokens,
             "cost_usd": self.cost_usd,
@@ -60,12 +62,16 @@ class Sums:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Sums:
-        """Return the sums of the receipts among a run's events."""
+        """Return the sums of the receipts among a run's events; a step that a person skipped is marked so."""
         sums = cls()
         for entry in entries:
             if entry.source == "receipt":
                 receipt = StepReceipt.model_validate(entry.data)
                 sums.steps.setdefault((receipt.flow_key, receipt.step_id), StepSum()).add(receipt)
+            elif (
+                entry.kind == "routed" and entry.source == "journal" and entry.data.get("decision") == "skip"
+            ):
+                sums.steps.setdefault((entry.flow, entry.step), StepSum()).skipped = True
         return sums
 
     @property

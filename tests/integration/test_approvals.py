@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ async def test_approval_before_a_step_waits_before_anything_is_done(desk: Rig, r
     start(desk, "before", repo, approved("before"), script(only=turn(OK)))
     status = await waiting(desk, "before", "approval")
     assert status["waiting"]["reason"] == "may only start?"
+    assert status["waiting"]["about"] == ["it is to: Do only."]
     assert status["legal"] == ["resume", "approve", "reject", "abort"]
     assert status["next_command"].endswith("--name approve")
     assert desk.receipts(status["run_id"]) == []
@@ -29,9 +32,9 @@ async def test_approval_before_a_step_waits_before_anything_is_done(desk: Rig, r
 async def test_a_step_that_may_not_start_waits_for_a_human(desk: Rig, repo: Path) -> None:
     start(desk, "before-no", repo, approved("before"), script(only=turn(OK)))
     await waiting(desk, "before-no", "approval")
-    await update(desk, "before-no", "reject", {"reason": "not today"})
+    await update(desk, "before-no", "reject", {"reason": "not today", "by": "ann"})
     status = await waiting(desk, "before-no", "human")
-    assert status["waiting"]["reason"] == "not today"
+    assert status["waiting"]["reason"] == "only was rejected by ann: not today"
     await update(desk, "before-no", "resume", {"action": "skip"})
     result = await ended(desk, "before-no", "nothing_to_do")
     assert [one.step_id for one in desk.receipts(result.run_id)] == ["end"]
@@ -43,6 +46,15 @@ async def test_approval_after_a_step_comes_when_its_receipt_is_written(desk: Rig
     assert status["waiting"]["reason"] == "is the result of only right?"
     receipt = desk.receipts(status["run_id"])[0]
     assert receipt.verification_status == "VERIFIED"
+    (item,) = await desk.client.get_workflow_handle("after").query("pending")
+    assert item["about"][:3] == ["the agent says: stub did 1 actions", "files: 1 created", "gates: there ✓"]
+    assert item["about"] == status["waiting"]["about"]
+    named = item["about"][3].removeprefix("the hand-off is ").removesuffix(" in the store")
+    assert desk.evidence.blobs.read(named)
+    show, diff = item["look"]
+    assert show == f"stepwise show {status['run_id']}"
+    shown = subprocess.run(shlex.split(diff), check=True, capture_output=True, text=True).stdout
+    assert "+yes" in shown
     await signal(desk, "after", "approve")
     result = await ended(desk, "after", "verified")
     assert len(desk.receipts(result.run_id)) == 2

@@ -100,6 +100,18 @@ async def test_an_extension_that_does_not_help_waits_again_and_says_so(desk: Rig
     assert [one["waiting_for"] for one in said(desk, result.run_id, "waiting")] == ["budget"] * 4
 
 
+async def test_without_a_number_it_is_enough_however_much_was_used_beyond_the_bound(
+    desk: Rig, repo: Path
+) -> None:
+    start(desk, "far-beyond", repo, bounded(TOKENS), script(only=turn({**USE, "prompt": 330}, USE, OK)))
+    await desk.until("far-beyond", is_asked(attempt=1))
+    assert (await update(desk, "far-beyond", "extend_budget"))["message"] == ""
+    status = await desk.until("far-beyond", is_asked(attempt=2))
+    assert status["waiting"]["reason"] == "the budget of 450 tokens is used up (460 used)"
+    await update(desk, "far-beyond", "extend_budget")
+    await ended(desk, "far-beyond", "verified")
+
+
 async def test_a_budget_is_used_up_again_and_extended_again(desk: Rig, repo: Path) -> None:
     start(desk, "again", repo, bounded(TOKENS), script(only=turn(USE, USE, USE, OK)))
     for attempt in (1, 2):
@@ -115,6 +127,7 @@ async def test_seconds_of_work_are_extended_too(desk: Rig, repo: Path, tmp_path:
     start(desk, "seconds", repo, bounded({"seconds": 1}), play)
     status = await waiting(desk, "seconds", "budget")
     assert status["waiting"]["reason"].startswith("the budget of 1 seconds is used up")
+    assert status["waiting"]["used_up"] == ["seconds"]
     go.touch()
     await update(desk, "seconds", "extend_budget", {"seconds": 60})
     result = await ended(desk, "seconds", "verified")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Rig
-from flow_kit import OK, flow, gate, linear, script, step, turn
+from flow_kit import OK, flow, gate, linear, script, step, turn, write
 from home_kit import at_home, begun_at_home
 from interrupt_kit import interrupted, until_there
 from run_kit import READ_ONLY, TWO_STEPS, ended, refused, resume, signal, start, update, waiting
@@ -16,7 +16,14 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 import worker
 from schemas.errors import ErrorEnvelope
-from transports.port import Availability, Emit, SessionSpec, TransportError
+from transports.port import (
+    Availability,
+    Emit,
+    SessionSpec,
+    TransportError,
+    WorkOutcome,
+    WorkRequest,
+)
 from transports.stub import StubTransport
 from transports.stub_session import StubSession
 
@@ -28,6 +35,29 @@ class Keyless(StubTransport):
 
     async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:  # noqa: ARG002 - what all take
         raise TransportError(ErrorEnvelope(code="missing_api_key", message="it has no key: set KEYLESS_KEY"))
+
+
+class Unpaid(StubTransport):
+    """A transport whose sessions open, and whose provider refuses the first word."""
+
+    name = "unpaid"
+
+    async def open_session(self, spec: SessionSpec, emit: Emit) -> StubSession:
+        return UnpaidSession.of(await super().open_session(spec, emit))
+
+
+class UnpaidSession(StubSession):
+    """A session in which nothing is ever done."""
+
+    @classmethod
+    def of(cls, opened: StubSession) -> UnpaidSession:
+        opened.__class__ = cls
+        assert isinstance(opened, cls)
+        return opened
+
+    async def work(self, request: WorkRequest, emit: Emit) -> WorkOutcome:  # noqa: ARG002 - what all take
+        error = ErrorEnvelope(code="authentication_failed", message="pay first", retryable=False)
+        return WorkOutcome(end="failed", error=error)
 
 
 @pytest.fixture
@@ -58,6 +88,39 @@ async def test_a_chosen_transport_that_cannot_be_used_comes_back_to_who_chose_it
         result = await ended(home, "chosen", "verified")
     tried = [(one.transport, one.execution_status) for one in result.receipts if one.step_id == "only"]
     assert tried == [("stub", "interrupted"), ("", "failed"), ("stub", "succeeded")]
+
+
+async def test_a_switch_that_fails_leaves_the_session_of_the_agent_that_worked(
+    desk: Rig, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "open_transports", lambda _: {"stub": StubTransport(), "unpaid": Unpaid()})
+    go = tmp_path / "go"
+    first = turn(write("half", "x"), {"do": "run", "argv": until_there(go)}, OK)
+    play = script(only={"turns": [first], "resumed": turn(OK)})
+    async with at_home(desk, tmp_path) as home:
+        start(home, "switched", repo, TWO_STEPS, play)
+        await begun_at_home(go)
+        await update(home, "switched", "interrupt")
+        await interrupted(home, "switched")
+        handle = home.client.get_workflow_handle("switched")
+        left = await handle.query("partial_handoff")
+        await resume(home, "switched", transport="unpaid")
+        status = await home.until(
+            "switched",
+            lambda now: now["attempt"] == 2 and (now["waiting"] or {}).get("kind") == "human",
+        )
+        assert "unpaid cannot be used: pay first" in status["waiting"]["reason"]
+        assert await handle.query("partial_handoff") == left
+        await resume(home, "switched")
+        result = await ended(home, "switched", "verified")
+    tried = [
+        (one.transport, one.execution_status, one.session) for one in result.receipts if one.step_id == "only"
+    ]
+    assert tried == [
+        ("stub", "interrupted", "cold"),
+        ("unpaid", "failed", "cold"),
+        ("stub", "succeeded", "resumed"),
+    ]
 
 
 @pytest.mark.usefixtures("two_transports")

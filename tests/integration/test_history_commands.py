@@ -208,6 +208,16 @@ def test_a_stopped_run_shows_who_stopped_it_how_and_what_was_kept(
     assert "outcome     stopped" in text
 
 
+def test_a_run_that_waits_shows_until_when_and_how_to_answer(
+    office: Rig, past: dict[str, FlowResult]
+) -> None:
+    assert past
+    text = cli(office, "show", "asks").stdout
+    assert "waits for   approval: is the result of only right?" in text
+    assert " UTC; then the run ends as needs_human" in text
+    assert "--workflow-id asks --type pending" in text
+
+
 def test_a_terminated_run_shows_what_its_worker_kept(office: Rig, past: dict[str, FlowResult]) -> None:
     assert past
     text = cli(office, "show", "cut").stdout

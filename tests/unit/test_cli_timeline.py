@@ -256,3 +256,38 @@ def test_evidence_that_was_altered_does_not_break_the_timeline(
     said = Said(capsys, "show", "r")
     assert said.code == 0
     assert any("receipt of attempt 2" in line for line in said.lines)
+
+
+def test_a_run_that_waits_shows_for_what_until_when_and_how_to_answer(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.record("r-1", "r")
+    wait = {"waiting_for": "pause", "reason": "", "deadline": after(3_600).isoformat()}
+    hand.journal("r-1", (1, "waiting", {**wait, "on_silence": "it goes on by itself"}))
+    lines = Said(capsys, "show", "r").lines
+    assert "waits for   pause" in lines
+    assert "until       2026-01-02 13:00:00 UTC; then it goes on by itself" in lines
+    (how,) = [line for line in lines if line.startswith("answer ")]
+    assert "temporal workflow query --workflow-id r --type pending" in how
+    assert any(line.endswith("waits for pause") for line in lines), "no reason, no colon"
+    hand.journal("r-1", (2, "resumed", {"action": "continue"}))
+    assert not [line for line in Said(capsys, "show", "r").lines if line.startswith(("until", "answer"))]
+
+
+def test_a_step_that_a_person_skipped_is_shown_so_until_it_is_done_again(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.record("r-1", "r")
+    hand.journal("r-1", (0, "run_created", {"flow": "fix"}))
+    hand.receipt(key("r-1"), 1, verification_status="PARTIAL")
+    hand.journal("r-1", (2, "routed", {"step": "build", "decision": "skip"}))
+
+    def status() -> str:
+        (row,) = [line for line in Said(capsys, "show", "r").lines if line.startswith("build ")]
+        return re.split(r"\s{2,}", row)[3]
+
+    assert status() == "skipped"
+    (step,) = Said(capsys, "show", "r", "--json").data["steps"]
+    assert (step["status"], step["skipped"]) == ("PARTIAL", True)
+    hand.receipt(key("r-1", visit=2), 3)
+    assert status() == "VERIFIED"

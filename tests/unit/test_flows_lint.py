@@ -124,6 +124,17 @@ steps:
     assert load_text("dear", text, {})[1] == []
 
 
+def test_a_budget_of_cycles_is_taken_where_they_are_counted() -> None:
+    text = """
+id: counted
+version: 1
+title: Cycles
+steps:
+  - {id: a, agent: implementer, objective: A., transport: gemini-api, budget: {cycles: 8}, routing: {kind: terminal}}
+"""
+    assert load_text("counted", text, {})[1] == []
+
+
 _WORDS = st.sampled_from(
     ["id", "steps", "routing", "kind", "terminal", "linear", "next", "a", "agent", "implementer", "objective",
      "gates", "argv", "params", "default", "${params.a}", "${", "when", "microloop", "branch", "../x", "\0", ""]

@@ -6,9 +6,11 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from schemas.messages import Resume
 from workflows.messages import MESSAGES, parse
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "humans.md"
@@ -38,6 +40,37 @@ def test_a_command_of_the_page_names_a_message_or_a_query_and_its_payload_is_tak
 def test_every_message_is_typed_somewhere_on_the_page() -> None:
     typed = {words[words.index("--name") + 1] for words in map(shlex.split, TYPED) if "--name" in words}
     assert typed == set(MESSAGES)
+
+
+def test_every_action_of_resume_is_typed_somewhere_on_the_page_with_and_without_another_agent() -> None:
+    asked = [
+        parse("resume", [json.loads(words[words.index("--input") + 1])] if "--input" in words else [])
+        for words in map(shlex.split, TYPED)
+        if "--name" in words and words[words.index("--name") + 1] == "resume"
+    ]
+    orders = [one for one in asked if isinstance(one, Resume)]
+    assert {one.action for one in orders} == set(get_args(Resume.model_fields["action"].annotation))
+    assert {bool(one.transport) for one in orders} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("heading", "typed"),
+    [
+        ("Pause", "--name pause"),
+        ("Interrupt", "--name interrupt"),
+        ("Resume", "--name resume"),
+        ("Questions", "--name answer"),
+        ("Approvals", "--name approve"),
+        ("Steer", "--name steer"),
+        ("Budgets", "--name extend_budget"),
+        ("Abort, cancel, terminate", "--name abort"),
+        ("Abort, cancel, terminate", "workflow cancel"),
+        ("Abort, cancel, terminate", "workflow terminate"),
+    ],
+)
+def test_a_section_shows_its_own_command(heading: str, typed: str) -> None:
+    section = TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    assert [line for line in section.splitlines() if typed in line and "--workflow-id" in line]
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:

@@ -63,8 +63,15 @@ def test_what_is_legal_is_listed_and_the_rest_is_refused_with_that_list(
         if name in legal or held or (name == "pause" and now.pause_requested):
             assert why is None, name
         else:
+            held = now.waiting_for in {"pause", "human", "rate_limit"}
+            words = (
+                "resume, with 'note', tells it to the agent"
+                if held
+                else "the agent hears it when it works again"
+            )
+            more = f", and no agent works: {words}" if name == "steer" and now.waiting_for else ""
             assert why == (
-                f"{name} is not legal while the run is {where}; legal now: {', '.join(legal) or 'nothing'}"
+                f"{name} is not legal while the run is {where}{more}; legal now: {', '.join(legal) or 'nothing'}"
             )
 
 

@@ -121,7 +121,19 @@ WAITS: list[tuple[Any, dict[str, Any], dict[str, Any], list[tuple[str, dict[str,
     ),
     ("answer", {"questions": [QUESTION]}, {}, [("answer", {"answers": {"1": "yes"}})]),
     ("answer", {"questions": [QUESTION], "live": True}, {}, [("answer", {"answers": {"1": "yes"}})]),
-    ("budget", {}, {}, [("extend_budget", {}), ("extend_budget", {"tokens": 100_000})]),
+    ("budget", {}, {}, [("extend_budget", {}), ("resume", {"action": "retry"})]),
+    (
+        "budget",
+        {},
+        {"used_up": ["seconds", "usd", "unheard of"]},
+        [("extend_budget", {}), ("extend_budget", {"seconds": 1_800}), ("extend_budget", {"usd": 5})],
+    ),
+    (
+        "budget",
+        {},
+        {"used_up": ["tokens"]},
+        [("extend_budget", {}), ("extend_budget", {"tokens": 100_000}), ("resume", {"action": "retry"})],
+    ),
 ]
 
 

@@ -33,6 +33,18 @@ def spending(run: Budget | None, step: Budget | None, used: int = 0) -> Spending
     return made
 
 
+@pytest.mark.parametrize(("is_patched", "left"), [(True, Budget(tokens=100)), (False, None)])
+def test_without_a_number_one_whole_bound_is_left_but_not_in_a_run_from_before(
+    is_patched: bool, left: Budget | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("temporalio.workflow.patched", lambda _: is_patched)
+    found = spending(Budget(tokens=100), None, 350)
+    assert (found.lacks(ExtendBudget()) == "") == is_patched
+    found.extend(ExtendBudget())
+    assert found.is_used_up != is_patched
+    assert found.left() == left
+
+
 @pytest.mark.parametrize(
     ("run", "step", "used", "order", "left"),
     [

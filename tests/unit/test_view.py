@@ -101,7 +101,23 @@ def test_the_newest_decision_and_the_newest_refusal_stand_below_the_table() -> N
         state(decisions=[last], last_refused=LastRefused(name="approve", reason="not now", legal=["abort"]))
     )
     assert "Last decision: mend #1 advance → end. It passed." in text
-    assert "Last refused: `approve`: not now. Legal now: abort." in text
+    assert "Last refused: `approve`: not now. Legal then: abort." in text
+
+
+def test_a_refusal_says_when_it_was_and_once_what_was_legal_then() -> None:
+    reason = "approve is not legal while the run is running; legal now: pause, abort"
+    refused = LastRefused(name="approve", reason=reason, legal=["pause", "abort"], at=NOW)
+    assert (
+        "Last refused at 2026-01-01 12:00:00 UTC: `approve`: approve is not legal while the run is running. "
+        "Legal then: pause, abort."
+    ) in shown(state(last_refused=refused))
+
+
+def test_what_is_to_be_approved_is_said_with_how_to_look_at_it() -> None:
+    wait = waiting("approval", about=["the agent says: [so](x)"], look=["stepwise show r-1"])
+    text = shown(state(), step_id="mend", waiting=wait)
+    assert "\n- the agent says: \\[so\\](x)\n" in text
+    assert "Look at it:\n```\nstepwise show r-1\n```\n" in text
 
 
 def test_the_end_shows_the_outcome_and_no_step_as_running() -> None:

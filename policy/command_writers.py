@@ -31,8 +31,9 @@ _NO_OUTPUT: Final = re.compile(r"--?[\w-]*(?:exclude|ignore|skip|omit|without|in
 _OUTPUT_SHORT: Final = re.compile(r"-[oCOdtB]")
 _MAX_OPTION: Final = 256
 _UNPACKING: Final = frozenset({"zipfile", "tarfile"})
-_PRINTED: Final = re.compile(r"\bprintf?\b(?:\"(?:[^\"\\\n]|\\.)*\"|[^;}\n\">])*>+\s*\"([^\"\n]+)\"")
-"""What a print of awk is sent to; anywhere else ``>`` compares."""
+_AWK_SIGNS: Final = re.compile(r"\bprintf?\b|[\"\\;}\n>]")
+"""What decides where a print of awk ends, and whether a place stands in a string."""
+_SENT_TO: Final = re.compile(r">+\s*\"([^\"\n]+)\"")
 _LEAVING_OUT: Final = re.compile(r"--?(?:x|e|exclude|extend|force-exclude|skip|ignore)")
 _IN_PLACE: Final = frozenset(
     [
@@ -156,7 +157,7 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
             glued = word.cut(len(word.text) - len(word.text[2:].removeprefix("=")))
             check_guessed([glued] if glued.text else words[at + 1 : at + 2], ground)
     if name in _AWKS:
-        check_written([literal(found) for word in words for found in _PRINTED.findall(word.text)], ground)
+        check_written([literal(found) for word in words for found in _printed_to(word.text)], ground)
     if name.startswith("python") and _UNPACKING.intersection(word.text for word in words):
         check_changed([word for word in words if not word.text.startswith("-")], ground)
     if name in _IN_PLACE and not _READS_ONLY.intersection(word.text for word in words):
@@ -174,6 +175,32 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
 
 
 _AWKS: Final = frozenset({"awk", "gawk", "mawk"})
+
+
+def _printed_to(text: str) -> list[str]:
+    """Return what the prints of awk are sent to; anywhere else ``>`` compares.
+
+    A print may begin anywhere, in what looks like a string too, so both are followed at once: one pass over the text.
+    """
+    found: list[str] = []
+    printing = quoted = False
+    escaped = -1
+    for sign in _AWK_SIGNS.finditer(text):
+        char, at = sign[0], sign.start()
+        within = quoted and at != escaped
+        if char == '"':
+            printing, quoted = within, printing or (quoted and not within)
+        elif char == "\\":
+            escaped = at + 1 if within else escaped
+        elif char == ">":
+            sent = _SENT_TO.match(text, at) if printing else None
+            found.extend([] if sent is None else [sent[1]])
+            printing = False
+        elif char in {";", "}", "\n"}:
+            printing, quoted = False, quoted and char != "\n"
+        else:
+            printing = True
+    return found
 
 
 def check_pip(words: Sequence[Word], ground: Ground) -> None:

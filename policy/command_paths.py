@@ -51,7 +51,8 @@ class Ground:
     ``workspace`` is its absolute path, empty when it is not known; ``away`` says that the command line leaves it,
     ``afar`` that it does so for somewhere else than temporary files. ``values`` holds what each name may be worth, a name
     that is not in it may be worth anything; ``unsure`` those of the surroundings that may have been set, ``touched`` all
-    that may have been, None for any. ``piped`` is what a pipe brings a command, if known.
+    that may have been, None for any. ``piped`` is what a pipe brings a command, if known; ``many`` says that a command is
+    run on all that another one finds.
     """
 
     workspace: str = ""
@@ -64,6 +65,7 @@ class Ground:
     touched: frozenset[str] | None = frozenset()
     networked: bool = False
     piped: Word | None = None
+    many: bool = False
     judged: list[int] = field(default_factory=lambda: [0])
 
     def work(self, characters: int) -> None:

@@ -157,7 +157,7 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     if name in names.RUNNERS:
         check_runner(name, rest, ground, check_words, _has_rules)
     if name in names.SEARCHERS:
-        check_searcher(name, rest, ground, check_words)
+        check_searcher(name, rest, replace(ground, many=True), check_words)
     if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
         _check_interpreter(name, rest, ground, fed)
     if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
@@ -249,7 +249,7 @@ def _check_xargs(words: Sequence[Word], ground: Ground) -> None:
     listed = opened() if named or ground.piped is None else one_of(ground.piped)
     filled = [_filled(one, [mark for mark in marks if mark], listed) for one in words[at:]]
     if filled:
-        check_words([*filled, *([] if any(marks) else [listed])], ground)
+        check_words([*filled, *([] if any(marks) else [listed])], replace(ground, many=True))
 
 
 def _filled(word: Word, marks: Sequence[str], listed: Word) -> Word:
@@ -395,7 +395,7 @@ def _has_rules(name: str) -> bool:
 
 
 def _check_found(words: Sequence[Word], ground: Ground) -> None:
-    check_find(words, ground, check_words)
+    check_find(words, replace(ground, many=True), check_words)
 
 
 _WRITERS: Final = files.RULES.keys() | writers.RULES.keys()

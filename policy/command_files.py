@@ -186,9 +186,7 @@ def _recursive(words: Iterable[Word]) -> bool:
 
 def check_chmod(words: Sequence[Word], ground: Ground) -> None:
     """Judge a change of permissions: no tree is opened to everybody, no file runs as somebody else."""
-    plain = [
-        one for one in words if not _CHMOD_OPTION.fullmatch(one.text) and not one.text.startswith("--")
-    ]
+    plain = [one for one in words if not _CHMOD_OPTION.fullmatch(one.text) and not one.text.startswith("--")]
     copied = any(one.text.startswith("--ref") for one in words)
     for mode in [] if copied or not plain else _modes(plain[0], ground):
         if len(mode) > _MAX_MODE:

@@ -240,7 +240,7 @@ def _check_written(text: str, ground: Ground) -> None:
         return
     if plain.startswith(("/dev/", "/sys/", "/proc/")):
         raise RefusedCommandError("E_CMD_DEVICE", f"{text} is a device or the system's own")
-    if plain.startswith((_TMP, _TEMPORARY)):
+    if f"{plain}/".startswith((_TMP, _TEMPORARY)):
         _check_protected(text, plain)
         return
     raise RefusedCommandError(

@@ -121,7 +121,7 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
         raise RefusedCommandError("E_GIT_HISTORY", "git pull --rebase rewrites history; merge instead")
 
 
-def _remove(options: Sequence[Word], rest: Sequence[Word]) -> None:
+def _remove(options: Sequence[Word], _rest: Sequence[Word]) -> None:
     if any(is_option(word, "--pathspec-from-file") for word in options):
         raise RefusedCommandError("E_GIT_DISCARD", "which files it removes is not said here; name them")
 

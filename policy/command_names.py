@@ -214,8 +214,10 @@ SEARCHERS: Final = frozenset({"rg", "fd", "fdfind"})
 """Programs that search, and run another one where an option says so."""
 SEARCHERS_RUN: Final = frozenset({"-x", "-X", "--exec", "--exec-batch", "--pre", "--hostname-bin"})
 """Those options."""
-SEARCHERS_CLUSTER: Final = (r"-(?!-)[^xXetdESCcjo]*[xX]", r"-[xX]")
-"""Short options that hold one of them, for fd and for rg."""
+RG_RUNS: Final = frozenset({"--pre", "--hostname-bin"})
+"""Those of rg, whose ``-x`` asks for whole lines."""
+SEARCHERS_CLUSTER: Final = r"-(?!-)[^xXetdESCcjo]*[xX]"
+"""Short options that hold one of them, for fd."""
 
 INTERPRETERS: Final = frozenset(
     [
@@ -255,10 +257,35 @@ PUBLISHING: Final = {
         ["pnpm", "yarn", "poetry", "uv", "flit", "hatch", "pdm", "bun", "lerna"], ("publish", "unpublish")
     ),
     "gem": ("push", "yank"),
-    "mvn": ("deploy",),
-    "gradle": ("publish",),
+    **dict.fromkeys(["mvn", "mvnw"], ("deploy",)),
+    **dict.fromkeys(["gradle", "gradlew"], ("publish",)),
 }
 """Sub-commands that put a package where others get it."""
+TASKS: Final = frozenset({"mvn", "mvnw", "gradle", "gradlew"})
+"""Programs of which every word may be a task of its own."""
+PUBLISHING_TASK: Final = re.compile(
+    r"(?:\A|:)(?:deploy|publish(?!\w*ToMavenLocal\b)\w*|uploadArchives)\Z", re.ASCII
+)
+NOT_PUBLISHING: Final = frozenset(
+    [
+        *("run", "run-script", "exec", "x", "dlx", "test", "t", "tst", "add", "install", "i", "build", "b"),
+        *(
+            "check",
+            "clippy",
+            "bench",
+            "doc",
+            "search",
+            "view",
+            "info",
+            "why",
+            "list",
+            "show",
+            "tree",
+            "start",
+        ),
+    ]
+)
+"""Sub-commands after which a word is for them, whatever it says."""
 
 SAID_FIRST: Final = frozenset({"sed", "awk", "gawk", "mawk", "tar"})
 """Interpreters whose program is always among their words."""

@@ -26,7 +26,7 @@ from policy.command_paths import (
 )
 from policy.command_printed import TAKEN
 from policy.command_reading import check_reading
-from policy.command_runners import check_runner, check_searcher
+from policy.command_runners import check_runner, check_searcher, takes_value
 from policy.command_values import in_this_shell, known_names, settled
 from policy.shell import RESERVED, read_script
 from policy.shell_words import (
@@ -160,10 +160,31 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
         check_searcher(name, rest, replace(ground, many=True), check_words)
     if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
         _check_interpreter(name, rest, ground, fed)
-    if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
+    if _publishes(name, [word.text for word in rest]):
         raise RefusedCommandError(
             "E_CMD_PUBLISH", f"{name} publishes a package; the run delivers its work itself"
         )
+
+
+def _publishes(name: str, words: Sequence[str]) -> bool:
+    """Whether a program is told to publish: by a sub-command, or a task of that name, not by a word for another one."""
+    if re.fullmatch(r"(?:python|pypy)[\d.]*", name):
+        return any(re.fullmatch(r"-\w*mtwine|twine", one) for one in words[: _module_ends(words)])
+    told = names.PUBLISHING.get(name, ())
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        if word in told or (name in names.TASKS and names.PUBLISHING_TASK.search(word)):
+            return True
+        if name in names.TASKS or word not in names.NOT_PUBLISHING or takes_value(before):
+            continue
+        script = next((one for one in words[at + 1 :] if not one.startswith("-")), "")
+        return word in names.RUNNERS_RUN and script in told
+    return False
+
+
+def _module_ends(words: Sequence[str]) -> int:
+    """Return after which word of an interpreter it is said which module it runs, nothing if none is."""
+    return next((at + 2 for at, one in enumerate(words) if re.match(r"-[bBdEhiIOPqsSuvVx]*m", one)), 0)
 
 
 _MAX_NESTED: Final = 12

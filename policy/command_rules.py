@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +21,7 @@ from policy.command_paths import (
     check_reads,
     check_unhidden,
     check_written,
+    folders,
     moved,
     texts,
 )
@@ -53,34 +54,49 @@ _UNDER: Final = re.compile(r"\$\{(PWD|HOME|TMPDIR)\}/")
 _STREAM_PART: Final = re.compile(r"stdin|stdout|stderr|fd|\d+|tty\w*|pts|console")
 
 
-def check_script(text: str, ground: Ground) -> None:
-    """Refuse a shell's text of which any command may not run; ``ground.depth`` says how deep it stands in others."""
+def check_script(text: str, ground: Ground, *, outer: Mapping[str, list[Word]] | None = None) -> None:
+    """Refuse a shell's text of which any command may not run; ``ground.depth`` says how deep it stands in others.
+
+    ``outer`` is what names may be worth that the text itself does not set, if anything.
+    """
     ground.work(len(text))
     script = read_script(text, posix=ground.posix, depth=ground.depth)
     _check_functions(script)
     found = known_names(script, posix=ground.posix, depth=ground.depth)
-    check_reads(script, found.values)
+    kept = {
+        name: [*worth, literal("")]
+        for name, worth in (outer or {}).items()
+        if found.touched is not None and name.removesuffix("[]") not in found.touched | script.values.keys()
+    }
+    check_reads(script, {**kept, **found.values})
     ground = replace(
         ground,
-        values=found.values,
+        values={**kept, **found.values},
+        later={**kept, **found.values},
         unsure=ground.unsure | found.unsure,
         touched=None if ground.touched is None or found.touched is None else ground.touched | found.touched,
         networked=ground.networked or any(_program(one) in names.NETWORKED for one in script.commands),
     )
     if any(writers.takes_patch(command.words) for command in script.commands):
         _check_patches(script)
-    run = in_this_shell(script, posix=ground.posix, depth=ground.depth)
-    ground, entered = moved(ground, (command.unwrapped for _, command in run))
+    run = [one for _, one in in_this_shell(script, posix=ground.posix, depth=ground.depth)]
+    stands = folders(text, script.commands, ground.folder) if len(run) == len(script.commands) else None
+    entered = False
+    if stands is None:
+        ground, entered = moved(ground, [command.unwrapped for command in run])
     for at, command in enumerate(script.commands):
         words = [settled(word, found.values, command.sure) for word in command.words[1:]]
         # Before the first assignment a name is what the surroundings make it, often nothing; so it may still be after
         # one that only some ways lead to.
-        begun = {
+        begun = kept | {
             name: worth if name.removesuffix("[]") in command.sure else [*worth, literal("")]
             for name, worth in found.values.items()
             if script.first[name] <= at
         }
-        check_command(replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun))
+        here = ground.folder if stands is None else stands[at]
+        check_command(
+            replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun, folder=here)
+        )
     if entered:
         _check_within(text)
 
@@ -348,7 +364,8 @@ def _check_eval(words: Sequence[Word], ground: Ground) -> None:
 def _check_trap(words: Sequence[Word], ground: Ground) -> None:
     operands = [word for word in words if word.text != "--"]
     if len(operands) > 1 and operands[0].text not in {"-", "-l", "-p"}:
-        _check_texts(operands[:1], ground, "what trap runs")
+        known(operands[:1], "trap")
+        check_script(operands[0].text, replace(ground, depth=ground.depth + 1, values={}), outer=ground.later)
 
 
 def _check_source(words: Sequence[Word], ground: Ground) -> None:

@@ -99,6 +99,13 @@ GIVEN = (
     ": ${TMPDIR:=/etc}; echo x > $TMPDIR/y",
 )
 HONEST = (
+    't=$(mktemp -d); trap \'rm -rf "$t"\' EXIT; cp a "$t/"',
+    'd=build; trap \'rm -f "$d"\' EXIT INT; touch "$d"',
+    "trap - EXIT; x=build; rm -rf $x",
+    'tmp=$(mktemp -d); cp a "$tmp/a.txt"; rm -f "$tmp/a.txt"',
+    'rm -rf "${TMPDIR:-/tmp}/x"',
+    "mv a.txt /tmp/",
+    "cp a b /tmp",
     "x=build; rm -rf $x/a",
     "x=build; read y < file; rm -rf $x",
     "x=build; printf -v y %s a; rm -rf $x",
@@ -137,6 +144,18 @@ HONEST = (
     "mkdir -p d{1..100}",
 )
 UNSURE = (
+    "t=a; trap 'rm -rf \"$t\"' EXIT; t=/etc",
+    "t=a; trap 'rm -rf \"$t/etc\"' EXIT",
+    "t=a; trap 'rm -rf \"$t\"' EXIT; read t",
+    "t=a; trap 't=/etc; rm -rf \"$t\"' EXIT",
+    "t=a; trap 't=/etc' DEBUG; rm -rf \"$t\"",
+    "t=a; trap 'read t' DEBUG; rm -rf \"$t\"",
+    't=a; trap \'eval "$x"\' DEBUG; rm -rf "$t"',
+    "trap 'rm -rf \"$t\"' EXIT",
+    't=$(mktemp -d); rm -rf "$t/../x"',
+    'rm -rf "${TMPDIR:-/tmp}"',
+    'rm -rf "${TMPDIR:-/tmp}/../x"',
+    'rm -rf "$TMPDIR/x"',
     'bash "$X/x.sh"',
     "bash $X",
     "bash $PWD",

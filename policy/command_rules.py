@@ -62,6 +62,10 @@ def check_script(text: str, ground: Ground, *, outer: Mapping[str, list[Word]] |
     ground.work(len(text))
     script = read_script(text, posix=ground.posix, depth=ground.depth)
     _check_functions(script)
+    if names.ENDLESS.search(text):
+        raise RefusedCommandError(
+            "E_CMD_FORK_BOMB", "a loop without end starts processes that it waits for never"
+        )
     found = known_names(script, posix=ground.posix, depth=ground.depth)
     kept = {
         name: [*worth, literal("")]
@@ -221,6 +225,10 @@ def _fed(command: Command) -> Word | None:
     return None
 
 
+_TEXTS: Final = frozenset({"eval", "trap"})
+_TEXT_PART: Final = re.compile(r"[^\s;&|(){}]+")
+
+
 def _check_functions(script: Script) -> None:
     """Refuse functions that run themselves, by whatever way round: the only use of that in one line is to multiply."""
     if script.functions.keys() & TAKEN:
@@ -229,10 +237,11 @@ def _check_functions(script: Script) -> None:
     for name, spans in script.functions.items():
         for start, end in spans:
             runs.setdefault(name, set()).update(
-                word.text
+                part
                 for one in script.commands[start:end]
                 for word in one.words
-                if word.text in script.functions
+                for part in (_TEXT_PART.findall(word.text) if one.words[0].text in _TEXTS else [word.text])
+                if part in script.functions
             )
     for name in runs:
         reached, todo = set[str](), [name]

@@ -66,6 +66,8 @@ def _check_run(runner: str, words: Sequence[Word], ground: Ground, check: Check)
         if word.text in names.RUNNERS_RUN:
             running = True
             continue
+        if runner == "cross-env" and "=" in word.text:
+            continue
         name = posixpath.basename(word.text)
         found = names.refused(name) or names.refused(name.partition("@")[0])
         if found is not None and (running or name not in names.RUNNERS_OWN):

@@ -542,6 +542,8 @@ def test_a_long_word_is_judged_within_bounds(before: str) -> None:
         "print ",
         'print "',
         "print>",
+        "while true\n",
+        "chmod =",
     ):
         assert judge(f"{before}{part * 20_000}{after}").code != "E_CMD_JUDGE"
 

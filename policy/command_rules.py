@@ -161,7 +161,8 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     if found is not None:
         raise RefusedCommandError(found[0], f"{name} {found[1]}")
     rest = words[1:]
-    ground = replace(ground, depth=ground.depth + 1)
+    folder = ground.folder if name in _STANDING or name in names.WRAPPERS or name in names.SHELLS else ""
+    ground = replace(ground, depth=ground.depth + 1, folder=folder)
     if name in names.WRAPPERS:
         _check_wrapped(name, rest, ground, fed)
     elif name in names.SHELLS:
@@ -445,6 +446,8 @@ def _check_found(words: Sequence[Word], ground: Ground) -> None:
     check_find(words, replace(ground, many=True), check_words)
 
 
+_STANDING: Final = (files.RULES.keys() - {"rsync"}) | {"sed", "git", "env", "xargs", "eval", "trap"}
+"""Programs that read every path from where they stand: others may go elsewhere first."""
 _WRITERS: Final = files.RULES.keys() | writers.RULES.keys()
 _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "git": check_git,

@@ -92,6 +92,9 @@ UNKNOWN = (
     "cd web && pushd .. && echo x > ../y",
     "cd web > /tmp/a && cd .. && echo x > y",
     "cd ~ && echo x > ../y",
+    "cd web && tar -xf a.tar -C .. -C ..",
+    "cd web && patch -d .. ../x a.patch",
+    "cd web && rsync -ab --backup-dir=../y a/ ../",
     "cd src && cd ../.git && echo x > config",
 )
 HONEST = (

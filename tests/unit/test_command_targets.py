@@ -595,7 +595,21 @@ SCRIPT_PARTS = (
 )
 
 
-@given(parts=st.lists(st.sampled_from(SCRIPT_PARTS), min_size=2, max_size=9))
+SCRIPT_STARTS = (
+    *("s/a", "s/[/]", "s/a/b/", "/a/", "y/a/b/", "s,a,", "s|a|", "a\\\n", "i x", "#", "1", "p;", "s/[^/]/"),
+    *("/[/]/p;", "b ", ": a", "s/[]/", "{", "s/a\\/", ""),
+)
+"""What may make a text of what follows, so that the script is allowed."""
+SOME_PARTS = st.lists(st.sampled_from(SCRIPT_PARTS), max_size=3)
+SCRIPTS = st.one_of(
+    st.lists(st.sampled_from(SCRIPT_PARTS), min_size=2, max_size=9),
+    st.tuples(st.sampled_from(SCRIPT_STARTS), SOME_PARTS, SOME_PARTS).map(
+        lambda one: [one[0], *one[1], "w .env", *one[2]]
+    ),
+)
+
+
+@given(parts=SCRIPTS)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_allowed_script_of_sed_writes_what_is_protected(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]

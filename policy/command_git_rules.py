@@ -186,7 +186,15 @@ def check_not_everything(rest: Sequence[Word], ground: Ground) -> None:
     for word in rest:
         if word.text.startswith("-") or word.text in _GENERATED:
             continue
-        worth = [word.text, _DEFAULT.sub(r"\1", word.text), *(texts(word, ground) or ())]
+        # What git lists are files by their names, though they stand there as a pattern.
+        worth = [word.text, _DEFAULT.sub(r"\1", word.text)]
+        worth += [one for one in texts(word, ground) or () if word.known or not one.startswith("*")]
+        worth += [
+            one.text
+            for name in word.variables or ()
+            for one in ground.values.get(name, ())
+            if one.known and not one.pattern
+        ]
         if any(_is_everything(text, ground) for text in worth if text or word.known):
             raise RefusedCommandError(
                 "E_GIT_DISCARD", f"{word.text} throws away every change; name the files"

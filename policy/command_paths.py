@@ -44,6 +44,43 @@ _NO_CHAIN: Final = frozenset(";\n(){}`!#\\")
 _STEP: Final = re.compile(r"[\w.][\w./-]*", re.ASCII)
 """A relative path that cd takes as it is."""
 
+_ENTRY: Final = re.compile(r"\w[\w.-]*", re.ASCII)
+_ROOTS: Final = frozenset(
+    {
+        *(
+            "bin",
+            "boot",
+            "data",
+            "dev",
+            "etc",
+            "home",
+            "lib",
+            "lib32",
+            "lib64",
+            "media",
+            "mnt",
+            "opt",
+            "proc",
+            "root",
+        ),
+        *(
+            "run",
+            "sbin",
+            "srv",
+            "sys",
+            "tmp",
+            "usr",
+            "var",
+            "work",
+            "workspace",
+            "Users",
+            "System",
+            "Library",
+        ),
+    }
+)
+"""Folders that stand at the root of machines."""
+
 _MAX_VALUES: Final = 64
 _MAX_VALUES_DEEP: Final = 8
 _MAX_PATH: Final = 4_096
@@ -208,7 +245,9 @@ def _is_made(text: str, word: Word) -> bool:
     """Whether a path is what mktemp made, or a named thing in the folder for temporary files if that is certainly set."""
     plain = posixpath.normpath(text)
     if plain == MADE or plain.startswith(f"{MADE}/"):
-        return True
+        # Where mktemp fails, what stands after it is a path from the root.
+        first = plain.removeprefix(MADE).strip("/").partition("/")[0]
+        return not first or (_ENTRY.fullmatch(first) is not None and first not in _ROOTS)
     named = _says_something(plain.removeprefix(_TEMPORARY).partition("/")[0])
     return plain.startswith(_TEMPORARY) and named and word.text.startswith("${TMPDIR:-")
 

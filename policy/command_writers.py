@@ -205,7 +205,7 @@ def _check_in_place(name: str, words: Sequence[Word], ground: Ground) -> None:
 
 def _overwritten(name: str, words: Sequence[Word], files: Sequence[Word]) -> Sequence[Word]:
     """Return those operands that a program writes over, or after which it names what it writes."""
-    if name == "ar" and words and re.match(r"-?[tps]", words[0].text):
+    if name == "ar" and words and re.match(r"-?[tpx]", words[0].text):
         return ()
     if name == "objcopy":
         return files[-1:]

@@ -153,6 +153,8 @@ UNSURE = (
     't=a; trap \'eval "$x"\' DEBUG; rm -rf "$t"',
     "trap 'rm -rf \"$t\"' EXIT",
     't=$(mktemp -d); rm -rf "$t/../x"',
+    't=$(mktemp -d); rm -rf "$t/etc"',
+    't=$(mktemp -d); rm -rf "$t/e*"',
     'rm -rf "${TMPDIR:-/tmp}"',
     'rm -rf "${TMPDIR:-/tmp}/../x"',
     'rm -rf "$TMPDIR/x"',

@@ -231,8 +231,6 @@ HONEST = (
     "git restore --staged .env",
     "git restore --staged /ws",
     "git checkout -- '*.lock'",
-    "for f in $(git ls-files '*.orig'); do git rm $f; done",
-    "for f in $(git ls-files -m src); do git checkout -- $f; done",
     'git checkout -- "$PWD/src"',
     "cd src && git checkout -- ../lib/a.py",
     'git checkout -- "${x:-src/a.py}"',

@@ -100,7 +100,7 @@ def spares_git(
         return False
     certain = [word.text if word.known else "" for word in words[begins:]]
     reach = _Reach(tests, certain, acting)
-    return len(roots) <= _MAX_DEPTH and all(reach.spares(root.rstrip("/") or "/") for root in roots)
+    return len(roots) <= _MAX_DEPTH and all(map(reach.spares, roots))
 
 
 class _Reach:
@@ -111,17 +111,19 @@ class _Reach:
         self._at = 0
         self._path = ""
         self._acts = False
-        self._prunes = not {"-depth", "-d", "-delete"}.intersection(tests)
+        shallow = all(pair[1] in {"0", "1"} for pair in itertools.pairwise(tests) if pair[0] == "-mindepth")
+        self._prunes = shallow and not {"-depth", "-d", "-delete"}.intersection(tests)
         self._prints = not any(test in _ACTIONS for test in tests)
 
     def spares(self, root: str) -> bool:
         """Whether nothing is done to what git keeps below a folder."""
+        kept = f"{root}.git" if root.endswith("/") else f"{root}/.git"
         try:
-            if self._done(f"{root}/.git"):
+            if self._done(kept):
                 return False
             if self._pruned or self._deepest() == 1:
                 return True
-            return not any(self._done(f"{root}/.git/{one}") for one in _GITS_OWN)
+            return not any(self._done(f"{kept}/{one}") for one in _GITS_OWN)
         except _OddError:
             return False
 

@@ -31,11 +31,15 @@ _PACKERS: Final = frozenset(
 
 
 def check_zip(words: Sequence[Word], ground: Ground) -> None:
-    """Judge the archive that zip writes; the files after it are read."""
-    found = given(words, short="bnPtO", valued="--out --temp-path --suffixes --password")
+    """Judge the archive that zip writes; the files after it are read, or removed once they are in it."""
+    found = given(words, short="bnPtO", valued="--out --temp-path --suffixes --password", plain="--move")
     if found.has("--unzip-command") or any(re.match(r"-\w*TT", word.text) for word in words):
         raise RefusedCommandError("E_CMD_WRAPPER", "zip is told to run a program")
     check_outputs([*found.values("-b", "-O", "--out"), *found.operands[:1]], ground)
+    if found.has("-m", "--move"):
+        if found.has("-@", "--names-stdin"):
+            raise RefusedCommandError("E_CMD_DYNAMIC", "what zip removes is only known when it runs; name it")
+        check_removal(found.operands[1:], ground)
 
 
 _TAR_VALUED: Final = (

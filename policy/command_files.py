@@ -19,9 +19,10 @@ from policy.command_paths import (
 from policy.command_protected import is_protected
 from policy.shell_words import RefusedCommandError, Word, literal, literally, unreadable
 
-_OPEN_TO_ALL: Final = re.compile(r"0*[0-7]*[2367]|(?:[ugoa]*[oa][ugoa]*|)[+=][rXstx]*w\w*|[^,]*s")
 _MAX_MODE: Final = 60
-_SET_ID: Final = re.compile(r"0*[2-7][0-7]{3}|.*\+.*s")
+_CHMOD_OPTION: Final = re.compile(r"-[RcfvHLPh]+")
+_MODE: Final = re.compile(r"([ugoa]*)((?:[-+=][rwxXstugo0-7]*)+)")
+_MODE_STEP: Final = re.compile(r"([-+=])([rwxXstugo0-7]*)")
 
 
 def named_files(words: Sequence[Word]) -> list[Word]:
@@ -185,21 +186,50 @@ def _recursive(words: Iterable[Word]) -> bool:
 
 def check_chmod(words: Sequence[Word], ground: Ground) -> None:
     """Judge a change of permissions: no tree is opened to everybody, no file runs as somebody else."""
-    plain = [
-        one for one in words if not re.fullmatch(r"-[Rcfv]+", one.text) and not one.text.startswith("--")
-    ]
+    plain = [one for one in words if not _CHMOD_OPTION.fullmatch(one.text) and not one.text.startswith("--")]
     copied = any(one.text.startswith("--ref") for one in words)
-    mode = "" if copied or not plain else plain[0].text
-    if len(mode) > _MAX_MODE:
-        raise unreadable("chmod has an odd mode")
-    if _recursive(words) and any(_OPEN_TO_ALL.fullmatch(part) for part in mode.split(",")):
-        raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod -R {mode} opens a whole tree to everybody")
-    if any(_SET_ID.fullmatch(part) for part in mode.split(",")):
-        raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod {mode} lets a file run as somebody else")
+    for mode in [] if copied or not plain else _modes(plain[0], ground):
+        if len(mode) > _MAX_MODE:
+            raise unreadable("chmod has an odd mode")
+        if (_recursive(words) or ground.many) and any(map(_opens, mode.split(","))):
+            raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod {mode} opens a whole tree to everybody")
+        if any(map(_sets_id, mode.split(","))):
+            raise RefusedCommandError("E_CMD_PERMISSIONS", f"chmod {mode} lets a file run as somebody else")
     files = plain if copied else plain[1:]
     check_written(files, ground)
     if _recursive(words):
         check_tree(files, ground, "chmod -R")
+
+
+def _modes(word: Word, ground: Ground) -> list[str]:
+    """Return what a mode may be, as far as that is known."""
+    found = texts(word, ground)
+    return [word.text] if found is None else found
+
+
+def _steps(mode: str) -> list[tuple[str, str, str]]:
+    """Return for whom a part of a mode does what with which permissions; of a number it sets all."""
+    if re.fullmatch(r"[0-7]+", mode):
+        return [("", "=", mode)]
+    found = _MODE.fullmatch(mode)
+    return [] if found is None else [(found[1], *step) for step in _MODE_STEP.findall(found[2])]
+
+
+def _opens(mode: str) -> bool:
+    """Whether a part of a mode lets everybody write, by itself or as its owner or group may."""
+    return any(
+        re.search(r"[2367]\Z|s", allowed)
+        or (("o" in who or "a" in who or not who) and re.search(r"[wug]", allowed))
+        for who, step, allowed in _steps(mode)
+        if step != "-"
+    )
+
+
+def _sets_id(mode: str) -> bool:
+    """Whether a part of a mode lets a file run as its owner or its group."""
+    return any(
+        re.fullmatch(r"0*[2-7][0-7]{3}|.*s.*", allowed) for _, step, allowed in _steps(mode) if step != "-"
+    )
 
 
 def check_chown(words: Sequence[Word], ground: Ground) -> None:

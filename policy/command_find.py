@@ -38,6 +38,7 @@ _VALUED: Final = frozenset(
 )
 """Tests and actions that take one value."""
 _RUNNING: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_CHANGING: Final = _RUNNING | {"-delete"}
 _BESIDE: Final = frozenset({"-execdir", "-okdir"})
 _GITS_OWN: Final = "./.git"
 _REMOVING: Final = frozenset({"rm", "rmdir", "unlink", "mv", "shred"})
@@ -55,7 +56,7 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
     if sum(word.text in EFFECTS for word in words) > _MAX_EFFECTS:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"find does more than {_MAX_EFFECTS} things at once")
     if "-delete" in expression or _RUNNING.intersection(expression):
-        starts = [*starts, *_reached(starts, [_wide(word, ground) for word in words], ground)]
+        starts = [*starts, *_reached(starts, words, ground)]
     for at, word in enumerate(words):
         if word.text in _RUNNING:
             command = _command(words, at)
@@ -74,10 +75,21 @@ def check_find(words: Sequence[Word], ground: Ground, check: Check) -> None:
             check_written(words[at + 1 : at + 2], ground)
 
 
-def _reached(starts: Sequence[Word], expression: Sequence[str], ground: Ground) -> list[Word]:
+def _reached(starts: Sequence[Word], words: Sequence[Word], ground: Ground) -> list[Word]:
     """Return where find also looks: in git's own files, where it begins above them and does not pass them by."""
-    whole = any(inside(text, ground) == "." for start in starts for text in texts(start, ground) or ())
-    return [literal(_GITS_OWN)] if whole and not spares_git(expression) else []
+    whole = [
+        start for start in starts if any(inside(one, ground) == "." for one in texts(start, ground) or ())
+    ]
+    known = [_certain(word, ground) for word in words]
+    wide = [_wide(word, ground) for word in words]
+    roots = [_certain(start, ground).text for start in whole]
+    return [] if spares_git(known, wide, _CHANGING, roots) else [literal(_GITS_OWN)]
+
+
+def _certain(word: Word, ground: Ground) -> Word:
+    """Return the word that a word certainly is, if it is one."""
+    worth = texts(word, ground) or ()
+    return literal(worth[0]) if len(worth) == 1 else word
 
 
 def _wide(word: Word, ground: Ground) -> str:
@@ -100,8 +112,6 @@ def _check_run(words: Sequence[Word], ground: Ground, check: Check, start: Word)
 
 def _check_chosen(words: Sequence[Word], expression: Sequence[str]) -> None:
     """Refuse to change what a test picks out by a protected name, unless that is what find passes by."""
-    if "-prune" in expression:
-        return
     for at, word in enumerate(words):
         told = expression[at + 1].rpartition("/")[2] if word.text in _RUNNING and at + 1 < len(words) else ""
         if (word.text == "-delete" or (told and told not in FREE)) and chooses_protected(expression[:at]):

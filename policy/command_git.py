@@ -8,7 +8,7 @@ from typing import Final
 
 from policy.command_files import named_files
 from policy.command_git_options import has_flag, is_named, is_option, options_of
-from policy.command_git_rules import SPECIAL, check_known, in_tree, spares
+from policy.command_git_rules import SPECIAL, check_known, check_not_everything, in_tree, spares
 from policy.command_git_words import check_positions
 from policy.command_paths import Ground, check_pathspecs, check_unhidden, check_written
 from policy.shell_words import RefusedCommandError, Word
@@ -171,13 +171,14 @@ def _check_sub(name: str, rest: Sequence[Word], ground: Ground) -> None:
     special = SPECIAL.get(name)
     if special is not None:
         special(options, rest)
-        if name == "rm" and not spares(options):
-            check_written(named_files(rest), ground)
         if (
-            name == "checkout"
+            name in {"checkout", "switch"}
             or (name == "rm" and not spares(options))
             or (name == "restore" and in_tree(options))
         ):
+            check_not_everything(rest, ground)
+            if name == "rm":
+                check_written(named_files(rest), ground)
             check_pathspecs(named_files(rest), ground)
     elif name == "init":
         _check_init(options, rest, ground)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from policy.command_git_options import has_flag, is_option, takes_value
 from policy.command_options import given
+from policy.command_paths import Ground, inside, texts
 from policy.shell_words import RefusedCommandError, Word
 
 _STRATEGIES: Final = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
@@ -15,6 +17,9 @@ _FETCH_CHANGES: Final = (
     *("--force", "--prune", "--prune-tags", "--refmap", "--stdin", "--update-head-ok", "--set-upstream"),
 )
 _EVERYTHING: Final = frozenset({".", "./", ":/", ":/:", "*", ":", "..", ":(top)", "/"})
+_GENERATED: Final = frozenset({"*.lock", "*.snap"})
+"""Patterns of files that a program makes again."""
+_DEFAULT: Final = re.compile(r"\$\{\w+:-([^}]*)\}", re.ASCII)
 
 
 def _reset(options: Sequence[Word], rest: Sequence[Word]) -> None:
@@ -49,15 +54,12 @@ def _checkout(options: Sequence[Word], rest: Sequence[Word]) -> None:
         raise RefusedCommandError(
             "E_GIT_DISCARD", "it throws changes away or moves a branch; name files instead"
         )
-    _not_everything(rest)
 
 
 def _restore(options: Sequence[Word], rest: Sequence[Word]) -> None:
     check_known(rest, "restore")
     if any(is_option(word, "--pathspec-from-file") for word in options):
         raise RefusedCommandError("E_GIT_DISCARD", "which files it restores is not said here; name them")
-    if in_tree(options):
-        _not_everything(rest)
 
 
 def in_tree(options: Sequence[Word]) -> bool:
@@ -119,11 +121,9 @@ def _fetch(options: Sequence[Word], rest: Sequence[Word]) -> None:
         raise RefusedCommandError("E_GIT_HISTORY", "git pull --rebase rewrites history; merge instead")
 
 
-def _remove(options: Sequence[Word], rest: Sequence[Word]) -> None:
+def _remove(options: Sequence[Word], _rest: Sequence[Word]) -> None:
     if any(is_option(word, "--pathspec-from-file") for word in options):
         raise RefusedCommandError("E_GIT_DISCARD", "which files it removes is not said here; name them")
-    if not spares(options):
-        _not_everything(rest)
 
 
 def spares(options: Sequence[Word]) -> bool:
@@ -181,16 +181,34 @@ def check_known(rest: Sequence[Word], name: str) -> None:
             )
 
 
-def _not_everything(rest: Sequence[Word]) -> None:
+def check_not_everything(rest: Sequence[Word], ground: Ground) -> None:
+    """Refuse a path that stands for all files, however it is written."""
     for word in rest:
-        text = word.text.rstrip("/") or "/"
-        if word.text.startswith("-"):
+        if word.text.startswith("-") or word.text in _GENERATED:
             continue
-        # Magic (``:!x``) names everything but something.
-        if text in _EVERYTHING or text.startswith((":", "*")) or not _says_something(text):
+        # What git lists are files by their names, though they stand there as a pattern.
+        worth = [word.text, _DEFAULT.sub(r"\1", word.text)]
+        worth += [one for one in texts(word, ground) or () if word.known or not one.startswith("*")]
+        worth += [
+            one.text
+            for name in word.variables or ()
+            for one in ground.values.get(name, ())
+            if one.known and not one.pattern
+        ]
+        if any(_is_everything(text, ground) for text in worth if text or word.known):
             raise RefusedCommandError(
                 "E_GIT_DISCARD", f"{word.text} throws away every change; name the files"
             )
+
+
+def _is_everything(text: str, ground: Ground) -> bool:
+    plain = text.rstrip("/") or "/"
+    # Magic (``:!x``) names everything but something.
+    if plain in _EVERYTHING or plain.startswith((":", "*")):
+        return True
+    path = inside(text, ground)
+    path = posixpath.normpath(text.removeprefix("${PWD}/")) if path is None else path
+    return not _says_something(plain) or not _says_something(path)
 
 
 def _says_something(text: str) -> bool:

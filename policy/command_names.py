@@ -12,7 +12,7 @@ REFUSED: Final = (
         "runs as somebody else; agents run as themselves",
         (
             "sudo su doas pkexec runuser chroot unshare nsenter setpriv capsh setcap newgrp sg login passwd chpasswd useradd "
-            "userdel usermod groupadd groupdel visudo sudoedit run0 adduser deluser addgroup delgroup"
+            "userdel usermod groupadd groupdel visudo sudoedit run0 adduser deluser addgroup delgroup gosu su-exec"
         ),
     ),
     (
@@ -69,7 +69,7 @@ REFUSED: Final = (
         (
             "strace ltrace script watch parallel flock expect unbuffer rlwrap setarch linux32 linux64 taskset chrt numactl "
             "prlimit fakeroot proot bwrap firejail entr run-parts dbus-run-session faketime catchsegv run-one chronic ts ssh-agent "
-            "compgen"
+            "compgen hyperfine nix-shell ifne pee gdb"
         ),
     ),
     (
@@ -176,14 +176,21 @@ RUNNERS: Final = frozenset(
         "coverage",
         "tox",
         "nox",
+        *("pyenv", "rbenv", "nodenv", "opam", "pixi", "nix", "volta", "nvm", "fnm", "cross-env", "dotenvx"),
+        *("tini", "valgrind", "perf", "cpulimit", "proxychains", "proxychains4"),
     ]
 )
 """Programs that may run another one by their later words."""
-RUNNERS_DIRECT: Final = frozenset({"npx", "bunx", "uvx", "xvfb-run", "dotenv"})
+RUNNERS_DIRECT: Final = frozenset(
+    {
+        *("npx", "bunx", "uvx", "xvfb-run", "dotenv", "cross-env"),
+        *("tini", "valgrind", "cpulimit", "proxychains", "proxychains4"),
+    }
+)
 """Those of them that need no sub-command for it."""
 RUNNERS_RUN: Final = frozenset({"run", "exec", "x", "dlx", "tool", "create"})
 """Their sub-commands that run a program."""
-RUNNERS_OWN: Final = frozenset({"init", "login", "service", "watch", "complete", "enable"})
+RUNNERS_OWN: Final = frozenset({"init", "login", "service", "watch", "complete", "enable", "script"})
 """Their own sub-commands that have the name of a refused program."""
 RUNNERS_PLAIN: Final = frozenset(
     [
@@ -214,8 +221,10 @@ SEARCHERS: Final = frozenset({"rg", "fd", "fdfind"})
 """Programs that search, and run another one where an option says so."""
 SEARCHERS_RUN: Final = frozenset({"-x", "-X", "--exec", "--exec-batch", "--pre", "--hostname-bin"})
 """Those options."""
-SEARCHERS_CLUSTER: Final = (r"-(?!-)[^xXetdESCcjo]*[xX]", r"-[xX]")
-"""Short options that hold one of them, for fd and for rg."""
+RG_RUNS: Final = frozenset({"--pre", "--hostname-bin"})
+"""Those of rg, whose ``-x`` asks for whole lines."""
+SEARCHERS_CLUSTER: Final = r"-(?!-)[^xXetdESCcjo]*[xX]"
+"""Short options that hold one of them, for fd."""
 
 INTERPRETERS: Final = frozenset(
     [
@@ -255,10 +264,35 @@ PUBLISHING: Final = {
         ["pnpm", "yarn", "poetry", "uv", "flit", "hatch", "pdm", "bun", "lerna"], ("publish", "unpublish")
     ),
     "gem": ("push", "yank"),
-    "mvn": ("deploy",),
-    "gradle": ("publish",),
+    **dict.fromkeys(["mvn", "mvnw"], ("deploy",)),
+    **dict.fromkeys(["gradle", "gradlew"], ("publish",)),
 }
 """Sub-commands that put a package where others get it."""
+TASKS: Final = frozenset({"mvn", "mvnw", "gradle", "gradlew"})
+"""Programs of which every word may be a task of its own."""
+PUBLISHING_TASK: Final = re.compile(
+    r"(?:\A|:)(?:deploy|publish(?!\w*ToMavenLocal\b)\w*|uploadArchives)\Z", re.ASCII
+)
+NOT_PUBLISHING: Final = frozenset(
+    [
+        *("run", "run-script", "exec", "x", "dlx", "test", "t", "tst", "add", "install", "i", "build", "b"),
+        *(
+            "check",
+            "clippy",
+            "bench",
+            "doc",
+            "search",
+            "view",
+            "info",
+            "why",
+            "list",
+            "show",
+            "tree",
+            "start",
+        ),
+    ]
+)
+"""Sub-commands after which a word is for them, whatever it says."""
 
 SAID_FIRST: Final = frozenset({"sed", "awk", "gawk", "mawk", "tar"})
 """Interpreters whose program is always among their words."""
@@ -375,9 +409,15 @@ FREE: Final = frozenset(
 READ_ONLY_NAMES: Final = frozenset({"CI", "NO_COLOR", "LC_ALL", "IFS"})
 """Names that a session that only reads may set."""
 
+ENDLESS: Final = re.compile(
+    r"\b(?:while\s{1,20}(?::|true)|until\s{1,20}false)[ \t]{0,20}[;\n]\s{0,20}do\s[^;&\n]{1,500}&\s{0,20}done\b"
+)
+"""A loop without end of which every turn leaves a process behind."""
+
 EMBEDDED: Final = re.compile(
     r"\brm(?:\s++-\S++)++\s++(?:[/~*]|\$HOME|\$\{HOME\}|\.\.)(?:[\s'\"/*;)]|$)"
     r"|:\s*\(\s*\)\s*\{\s*:\s*\|"
+    r"|\bfork\b(?:\(\))?\s+while\b|\bwhile\s*(?:\(\s*)?(?:1|[Tt]rue)\b[\s:){]{0,20}(?:os\.)?fork\b"
     r"|\brmtree\(\s*r?['\"](?:[/~]|\.\.|\.git)['\"/]"
     r"|\bmkfs(?:\.\w+)?\s+/dev/"
     r"|\bof=/dev/(?!null|zero|stdout|stderr)"

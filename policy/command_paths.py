@@ -21,6 +21,7 @@ from policy.shell_words import (
     PROCESS,
     REVISION,
     WIDE,
+    Command,
     RefusedCommandError,
     Script,
     Word,
@@ -38,6 +39,48 @@ _CLASS: Final = re.compile(r"\[[^\]]*\]")
 _PLAIN: Final = re.compile(r"[\w./-]+|\$\{(?:PWD|TMPDIR|HOME)\}[\w./-]*", re.ASCII)
 """A directory that is one word, and itself, where it is expanded without quotes."""
 
+_NO_CHAIN: Final = frozenset(";\n(){}`!#\\")
+"""Characters of a line in which something else than ``&&`` and pipes may decide what runs, or where."""
+_STEP: Final = re.compile(r"[\w.][\w./-]*", re.ASCII)
+"""A relative path that cd takes as it is."""
+
+_ENTRY: Final = re.compile(r"\w[\w.-]*", re.ASCII)
+_ROOTS: Final = frozenset(
+    {
+        *(
+            "bin",
+            "boot",
+            "data",
+            "dev",
+            "etc",
+            "home",
+            "lib",
+            "lib32",
+            "lib64",
+            "media",
+            "mnt",
+            "opt",
+            "proc",
+            "root",
+        ),
+        *(
+            "run",
+            "sbin",
+            "srv",
+            "sys",
+            "tmp",
+            "usr",
+            "var",
+            "work",
+            "workspace",
+            "Users",
+            "System",
+            "Library",
+        ),
+    }
+)
+"""Folders that stand at the root of machines."""
+
 _MAX_VALUES: Final = 64
 _MAX_VALUES_DEEP: Final = 8
 _MAX_PATH: Final = 4_096
@@ -51,7 +94,8 @@ class Ground:
     ``workspace`` is its absolute path, empty when it is not known; ``away`` says that the command line leaves it,
     ``afar`` that it does so for somewhere else than temporary files. ``values`` holds what each name may be worth, a name
     that is not in it may be worth anything; ``unsure`` those of the surroundings that may have been set, ``touched`` all
-    that may have been, None for any. ``piped`` is what a pipe brings a command, if known.
+    that may have been, None for any. ``piped`` is what a pipe brings a command, if known; ``many`` says that a command is
+    run on all that another one finds.
     """
 
     workspace: str = ""
@@ -64,6 +108,9 @@ class Ground:
     touched: frozenset[str] | None = frozenset()
     networked: bool = False
     piped: Word | None = None
+    many: bool = False
+    folder: str = ""
+    later: dict[str, list[Word]] = field(default_factory=dict)
     judged: list[int] = field(default_factory=lambda: [0])
 
     def work(self, characters: int) -> None:
@@ -179,7 +226,7 @@ def check_removal(words: Iterable[Word], ground: Ground) -> None:
     for word in words:
         for text in _places(word, ground, f"what {_shown(word)} removes"):
             path = inside(text, ground)
-            if path is None and (text == MADE or _is_temporary(text)):
+            if path is None and (_is_made(text, word) or _is_temporary(text)):
                 _check_protected(text, text)
                 continue
             if path is None or ground.away:
@@ -192,6 +239,17 @@ def check_removal(words: Iterable[Word], ground: Ground) -> None:
                 raise RefusedCommandError(
                     "E_CMD_REMOVE", f"{text} is the whole workspace; name what is to go"
                 )
+
+
+def _is_made(text: str, word: Word) -> bool:
+    """Whether a path is what mktemp made, or a named thing in the folder for temporary files if that is certainly set."""
+    plain = posixpath.normpath(text)
+    if plain == MADE or plain.startswith(f"{MADE}/"):
+        # Where mktemp fails, what stands after it is a path from the root.
+        first = plain.removeprefix(MADE).strip("/").partition("/")[0]
+        return not first or (_ENTRY.fullmatch(first) is not None and first not in _ROOTS)
+    named = _says_something(plain.removeprefix(_TEMPORARY).partition("/")[0])
+    return plain.startswith(_TEMPORARY) and named and word.text.startswith("${TMPDIR:-")
 
 
 def check_outputs(targets: Iterable[Word], ground: Ground) -> None:
@@ -238,7 +296,7 @@ def _check_written(text: str, ground: Ground) -> None:
         return
     if plain.startswith(("/dev/", "/sys/", "/proc/")):
         raise RefusedCommandError("E_CMD_DEVICE", f"{text} is a device or the system's own")
-    if plain.startswith((_TMP, _TEMPORARY)):
+    if f"{plain}/".startswith((_TMP, _TEMPORARY)):
         _check_protected(text, plain)
         return
     raise RefusedCommandError(
@@ -251,10 +309,13 @@ def inside(text: str, ground: Ground) -> str | None:
     if len(text) > _MAX_PATH:
         raise RefusedCommandError("E_LIMIT_COMMAND", f"a path is longer than {_MAX_PATH} characters")
     if text.startswith(_HERE) or text == _HERE[:-1]:
-        text = text[len(_HERE) :]
+        # It may be the root as well as the folder: from neither a path may lead up.
+        text, ground = text[len(_HERE) :], replace(ground, folder="")
     if text.startswith(("~", "${")):
         return None
     path = posixpath.normpath(text or ".")
+    if path == ".." or path.startswith("../"):
+        path = posixpath.normpath(posixpath.join(ground.folder, path))
     if path.startswith("/"):
         root = posixpath.normpath(ground.workspace) if ground.workspace else ""
         if not root or not (path == root or path.startswith(f"{root}/")):
@@ -263,12 +324,48 @@ def inside(text: str, ground: Ground) -> str | None:
     return None if path == ".." or path.startswith("../") else path
 
 
+def folders(text: str, commands: Sequence[Command], begun: str) -> list[str] | None:
+    """Return in which folder each command certainly stands, None where that is not certain.
+
+    It is where every change of folder leads down or back by a plain path, and all that follows only runs if it succeeds.
+    """
+    plain = re.sub(r"\d?>&\d", "", text)
+    if _NO_CHAIN.intersection(plain) or "||" in plain or "&" in plain.replace("&&", ""):
+        return None
+    sizes = [part.count("|") + 1 for part in plain.split("&&")]
+    if sum(sizes) != len(commands):
+        return None
+    found: list[str] = []
+    folder = begun
+    for size in sizes:
+        pipeline = commands[len(found) : len(found) + size]
+        found.extend([folder] * size)
+        if any(one.unwrapped and one.unwrapped[0].text in MOVING for one in pipeline):
+            led = _led(pipeline, folder)
+            if led is None:
+                return None
+            folder = led
+    return found
+
+
+def _led(pipeline: Sequence[Command], folder: str) -> str | None:
+    """Return where a plain ``cd`` leads from a folder of the workspace, None if it is no such one or leads out of it."""
+    words = pipeline[0].words
+    if len(pipeline) > 1 or len(words) != 2 or words[0].text != "cd" or not words[1].known:  # noqa: PLR2004
+        return None
+    if pipeline[0].assignments or pipeline[0].redirects or not _STEP.fullmatch(words[1].text):
+        return None
+    path = posixpath.normpath(posixpath.join(folder, words[1].text))
+    return None if path == ".." or path.startswith("../") or is_protected(path) else path
+
+
 def moved(ground: Ground, commands: Iterable[Sequence[Word]]) -> tuple[Ground, bool]:
     """Return the ground of a command line that has these commands, and whether it enters what is protected."""
     entered = False
     for words in commands:
         if not words or words[0].text not in MOVING:
             continue
+        ground = replace(ground, folder="")
         operands = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
         found = texts(operands[0], ground) if operands else None
         if found is None or any(text in {"-", ""} for text in found):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
-from policy.command_found import chooses_protected, narrow, spares_git, starts, widest
+from policy.command_found import PRINTING, chooses_protected, narrow, spares_git, starts, widest
 from policy.command_options import Given, given
-from policy.command_protected import is_plain
+from policy.command_protected import PROTECTED, is_plain, is_protected, widened
 from policy.shell_words import (
     CHOSEN,
     FILES,
@@ -210,7 +211,7 @@ def _git(words: Sequence[Word]) -> Word:
         return opened(REVISION) if plain and asked else _UNKNOWN
     if sub == "log":
         return _logged(rest)
-    if any(re.match(r"--no-index|[/~]|\.\./", one) for one in texts):
+    if any(re.match(r"--no-index|[/~]|\.\./", one) or is_protected(one) for one in texts):
         return _UNKNOWN
     if sub == "ls-files":
         odd = any(re.match(r"--(?:format|eol|stage|debug|re)|-\w*[stvfu]", one) for one in texts)
@@ -260,17 +261,31 @@ def _grep(words: Sequence[Word]) -> Word:
         valued="--include --exclude --exclude-dir --regexp --file --max-count --label",
     )
     paths = _searched(found)
-    narrowed = any(re.search(r"\.\w", one.text) for one in found.values("--include")) or any(
+    included = found.values("--include")
+    narrowed = (bool(included) and all(re.search(r"\.\w", one.text) for one in included)) or any(
         one.text.strip("/") in {".git", ".*"} for one in found.values("--exclude-dir")
     )
     whole = not paths or any(one.text in {".", "./"} for one in paths)
     paths = [one for one in paths if one.text not in {".", "./"}]
-    odd = found.has("-f", "--file", "--label")
+    odd = found.has("-f", "--file", "--label") or any(map(_picks_protected, included))
     return (
         opened(FILES)
         if _lists(texts) and not odd and _within(paths) and (narrowed or not whole)
         else _UNKNOWN
     )
+
+
+def _picks_protected(glob: Word) -> bool:
+    """Whether a search is told by a pattern to look at what is protected, though that is hidden."""
+    if glob.text.startswith("!"):
+        return not glob.known
+    first, slash, _ = glob.text.removeprefix("/").partition("/")
+    if not glob.known or is_protected(glob.text):
+        return True
+    if slash and re.fullmatch(r"\w[\w.-]*", first, re.ASCII):
+        return False
+    last = widened(glob.text.rpartition("/")[2])
+    return any(fnmatchcase(one, last) for one in PROTECTED if not one.endswith(".json"))
 
 
 def _rg(words: Sequence[Word]) -> Word:
@@ -283,6 +298,7 @@ def _rg(words: Sequence[Word]) -> Word:
     listing = "--files" in texts
     # What is hidden is only searched where an option says so.
     odd = any(re.match(r"-\w*[u.]|--(?:hidden|unr|path|pre|search-zip)", one) for one in texts)
+    odd = odd or any(map(_picks_protected, found.values("-g", "--glob", "--iglob")))
     paths = [one for one in _searched(found, listing=listing) if one.text not in {".", "./"}]
     return opened(FILES) if (listing or _lists(texts)) and not odd and _within(paths) else _UNKNOWN
 
@@ -309,11 +325,12 @@ def _find(words: Sequence[Word]) -> Word:
         [widest(one) for one in words[begins:]],
         [one for one in words[:begins] if not one.text.startswith("-")],
     )
-    whole = not folders or any(one.text in {".", "./"} for one in folders)
+    roots = [one.text for one in folders or [literal(".")] if one.text in {".", "./"}]
     folders = [one for one in folders if one.text not in {".", "./"}]
     odd = any(re.match(r"-(?:exec|ok|f?print[f]|fls|ls|delete|files0|L|follow)", one) for one in texts)
-    odd = odd or (chooses_protected(tests) and "-prune" not in tests)
-    if odd or not _within(folders) or (whole and not spares_git(tests)):
+    odd = odd or chooses_protected(tests)
+    wide = [*texts[:begins], *tests]
+    if odd or not _within(folders) or not spares_git(words, wide, PRINTING, roots):
         return _UNKNOWN
     unknown = [one.text for one in words[begins:] if not one.known]
     return opened(CHOSEN if narrow(tests) and not unknown else FILES)

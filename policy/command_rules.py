@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,12 +21,13 @@ from policy.command_paths import (
     check_reads,
     check_unhidden,
     check_written,
+    folders,
     moved,
     texts,
 )
 from policy.command_printed import TAKEN
 from policy.command_reading import check_reading
-from policy.command_runners import check_runner, check_searcher
+from policy.command_runners import check_runner, check_searcher, takes_value
 from policy.command_values import in_this_shell, known_names, settled
 from policy.shell import RESERVED, read_script
 from policy.shell_words import (
@@ -53,34 +54,53 @@ _UNDER: Final = re.compile(r"\$\{(PWD|HOME|TMPDIR)\}/")
 _STREAM_PART: Final = re.compile(r"stdin|stdout|stderr|fd|\d+|tty\w*|pts|console")
 
 
-def check_script(text: str, ground: Ground) -> None:
-    """Refuse a shell's text of which any command may not run; ``ground.depth`` says how deep it stands in others."""
+def check_script(text: str, ground: Ground, *, outer: Mapping[str, list[Word]] | None = None) -> None:
+    """Refuse a shell's text of which any command may not run; ``ground.depth`` says how deep it stands in others.
+
+    ``outer`` is what names may be worth that the text itself does not set, if anything.
+    """
     ground.work(len(text))
     script = read_script(text, posix=ground.posix, depth=ground.depth)
     _check_functions(script)
+    if names.ENDLESS.search(text):
+        raise RefusedCommandError(
+            "E_CMD_FORK_BOMB", "a loop without end starts processes that it waits for never"
+        )
     found = known_names(script, posix=ground.posix, depth=ground.depth)
-    check_reads(script, found.values)
+    kept = {
+        name: [*worth, literal("")]
+        for name, worth in (outer or {}).items()
+        if found.touched is not None and name.removesuffix("[]") not in found.touched | script.values.keys()
+    }
+    check_reads(script, {**kept, **found.values})
     ground = replace(
         ground,
-        values=found.values,
+        values={**kept, **found.values},
+        later={**kept, **found.values},
         unsure=ground.unsure | found.unsure,
         touched=None if ground.touched is None or found.touched is None else ground.touched | found.touched,
         networked=ground.networked or any(_program(one) in names.NETWORKED for one in script.commands),
     )
     if any(writers.takes_patch(command.words) for command in script.commands):
         _check_patches(script)
-    run = in_this_shell(script, posix=ground.posix, depth=ground.depth)
-    ground, entered = moved(ground, (command.unwrapped for _, command in run))
+    run = [one for _, one in in_this_shell(script, posix=ground.posix, depth=ground.depth)]
+    stands = folders(text, script.commands, ground.folder) if len(run) == len(script.commands) else None
+    entered = False
+    if stands is None:
+        ground, entered = moved(ground, [command.unwrapped for command in run])
     for at, command in enumerate(script.commands):
         words = [settled(word, found.values, command.sure) for word in command.words[1:]]
         # Before the first assignment a name is what the surroundings make it, often nothing; so it may still be after
         # one that only some ways lead to.
-        begun = {
+        begun = kept | {
             name: worth if name.removesuffix("[]") in command.sure else [*worth, literal("")]
             for name, worth in found.values.items()
             if script.first[name] <= at
         }
-        check_command(replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun))
+        here = ground.folder if stands is None else stands[at]
+        check_command(
+            replace(command, words=(*command.words[:1], *words)), replace(ground, values=begun, folder=here)
+        )
     if entered:
         _check_within(text)
 
@@ -141,7 +161,8 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     if found is not None:
         raise RefusedCommandError(found[0], f"{name} {found[1]}")
     rest = words[1:]
-    ground = replace(ground, depth=ground.depth + 1)
+    folder = ground.folder if name in _STANDING or name in names.WRAPPERS or name in names.SHELLS else ""
+    ground = replace(ground, depth=ground.depth + 1, folder=folder)
     if name in names.WRAPPERS:
         _check_wrapped(name, rest, ground, fed)
     elif name in names.SHELLS:
@@ -157,13 +178,34 @@ def check_words(words: Sequence[Word], ground: Ground, *, fed: Word | None = Non
     if name in names.RUNNERS:
         check_runner(name, rest, ground, check_words, _has_rules)
     if name in names.SEARCHERS:
-        check_searcher(name, rest, ground, check_words)
+        check_searcher(name, rest, replace(ground, many=True), check_words)
     if name in names.INTERPRETERS or re.fullmatch(r"(?:python|pypy|ruby|perl|lua|php)[\d.]+", name):
         _check_interpreter(name, rest, ground, fed)
-    if any(word.text in names.PUBLISHING.get(name, ()) for word in rest):
+    if _publishes(name, [word.text for word in rest]):
         raise RefusedCommandError(
             "E_CMD_PUBLISH", f"{name} publishes a package; the run delivers its work itself"
         )
+
+
+def _publishes(name: str, words: Sequence[str]) -> bool:
+    """Whether a program is told to publish: by a sub-command, or a task of that name, not by a word for another one."""
+    if re.fullmatch(r"(?:python|pypy)[\d.]*", name):
+        return any(re.fullmatch(r"-\w*mtwine|twine", one) for one in words[: _module_ends(words)])
+    told = names.PUBLISHING.get(name, ())
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        if word in told or (name in names.TASKS and names.PUBLISHING_TASK.search(word)):
+            return True
+        if name in names.TASKS or word not in names.NOT_PUBLISHING or takes_value(before):
+            continue
+        script = next((one for one in words[at + 1 :] if not one.startswith("-")), "")
+        return word in names.RUNNERS_RUN and script in told
+    return False
+
+
+def _module_ends(words: Sequence[str]) -> int:
+    """Return after which word of an interpreter it is said which module it runs, nothing if none is."""
+    return next((at + 2 for at, one in enumerate(words) if re.match(r"-[bBdEhiIOPqsSuvVx]*m", one)), 0)
 
 
 _MAX_NESTED: Final = 12
@@ -184,6 +226,10 @@ def _fed(command: Command) -> Word | None:
     return None
 
 
+_TEXTS: Final = frozenset({"eval", "trap"})
+_TEXT_PART: Final = re.compile(r"[^\s;&|(){}]+")
+
+
 def _check_functions(script: Script) -> None:
     """Refuse functions that run themselves, by whatever way round: the only use of that in one line is to multiply."""
     if script.functions.keys() & TAKEN:
@@ -192,10 +238,11 @@ def _check_functions(script: Script) -> None:
     for name, spans in script.functions.items():
         for start, end in spans:
             runs.setdefault(name, set()).update(
-                word.text
+                part
                 for one in script.commands[start:end]
                 for word in one.words
-                if word.text in script.functions
+                for part in (_TEXT_PART.findall(word.text) if one.words[0].text in _TEXTS else [word.text])
+                if part in script.functions
             )
     for name in runs:
         reached, todo = set[str](), [name]
@@ -249,7 +296,7 @@ def _check_xargs(words: Sequence[Word], ground: Ground) -> None:
     listed = opened() if named or ground.piped is None else one_of(ground.piped)
     filled = [_filled(one, [mark for mark in marks if mark], listed) for one in words[at:]]
     if filled:
-        check_words([*filled, *([] if any(marks) else [listed])], ground)
+        check_words([*filled, *([] if any(marks) else [listed])], replace(ground, many=True))
 
 
 def _filled(word: Word, marks: Sequence[str], listed: Word) -> Word:
@@ -327,7 +374,8 @@ def _check_eval(words: Sequence[Word], ground: Ground) -> None:
 def _check_trap(words: Sequence[Word], ground: Ground) -> None:
     operands = [word for word in words if word.text != "--"]
     if len(operands) > 1 and operands[0].text not in {"-", "-l", "-p"}:
-        _check_texts(operands[:1], ground, "what trap runs")
+        known(operands[:1], "trap")
+        check_script(operands[0].text, replace(ground, depth=ground.depth + 1, values={}), outer=ground.later)
 
 
 def _check_source(words: Sequence[Word], ground: Ground) -> None:
@@ -395,9 +443,11 @@ def _has_rules(name: str) -> bool:
 
 
 def _check_found(words: Sequence[Word], ground: Ground) -> None:
-    check_find(words, ground, check_words)
+    check_find(words, replace(ground, many=True), check_words)
 
 
+_STANDING: Final = (files.RULES.keys() - {"rsync"}) | {"sed", "git", "env", "xargs", "eval", "trap"}
+"""Programs that read every path from where they stand: others may go elsewhere first."""
 _WRITERS: Final = files.RULES.keys() | writers.RULES.keys()
 _RULES: Final[dict[str, Callable[[Sequence[Word], Ground], None]]] = {
     "git": check_git,

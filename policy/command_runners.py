@@ -40,11 +40,11 @@ def check_runner(
             continue
         if has_rules(name) or (told and names.refused(name) is not None):
             check(words[at:], ground)
-            if at >= ends and not _takes(words[at - 1].text if at else ""):
+            if at >= ends and not takes_value(words[at - 1].text if at else ""):
                 return
 
 
-def _takes(option: str) -> bool:
+def takes_value(option: str) -> bool:
     """Whether a word after this one may be its value rather than the program that a runner runs."""
     return option.startswith("-") and "=" not in option and option not in names.RUNNERS_PLAIN
 
@@ -66,11 +66,13 @@ def _check_run(runner: str, words: Sequence[Word], ground: Ground, check: Check)
         if word.text in names.RUNNERS_RUN:
             running = True
             continue
+        if runner == "cross-env" and "=" in word.text:
+            continue
         name = posixpath.basename(word.text)
         found = names.refused(name) or names.refused(name.partition("@")[0])
         if found is not None and (running or name not in names.RUNNERS_OWN):
             raise RefusedCommandError(found[0], f"{name} {found[1]}")
-        if _takes(words[at - 1].text if at else ""):
+        if takes_value(words[at - 1].text if at else ""):
             continue
         if running and not skipped:
             skipped = True
@@ -103,9 +105,10 @@ def check_searcher(name: str, words: Sequence[Word], ground: Ground, check: Chec
                 known([word], name)
         option, given, value = word.text.partition("=")
         option = option if name == "rg" else _told_to_run(option)
-        if option in names.SEARCHERS_RUN or re.match(names.SEARCHERS_CLUSTER[name == "rg"], option):
+        runs = option in (names.RG_RUNS if name == "rg" else names.SEARCHERS_RUN)
+        if runs or (name != "rg" and re.match(names.SEARCHERS_CLUSTER, option)):
             command = [literal(value)] if given else list(words[at + 1 :])
-            if not command or (not given and option not in names.SEARCHERS_RUN):
+            if not command or (not given and not runs):
                 raise unreadable(f"a search has the option {word.text}, which is not read here")
             check([opened() if "{" in one.text else one for one in command] + [opened()], ground)
             return

@@ -11,10 +11,12 @@ from policy.command_options import given
 from policy.command_paths import Ground, check_written, texts
 from policy.shell_words import OPENED, RefusedCommandError, Word, literal, unreadable
 
-_PLACE: Final = r"(?:\d+(?:~\d+)?|\$)"
+_OPEN: Final = "\ue000"
+"""Stands in a script for what is only known when it runs."""
+_PLACE: Final = rf"(?:[\d{_OPEN}]+(?:~[\d{_OPEN}]+)?|\$)"
 _BLANK: Final = re.compile(r"[ \t]*")
 _PLAIN_PLACE: Final = re.compile(_PLACE)
-_RELATIVE: Final = re.compile(r"[+~]\d+")
+_RELATIVE: Final = re.compile(rf"[+~][\d{_OPEN}]+")
 _FLAGS: Final = re.compile(r"[gpiImM\d]*")
 _LINE: Final = re.compile(r"[^\n]*")
 _LABEL: Final = re.compile(r"[ \t]*[^\s;}]*")
@@ -46,7 +48,11 @@ def check_sed(words: Sequence[Word], ground: Ground) -> None:
                 raise unreadable("a suffix of copies is no plain one")
     for script in _worth(scripts, ground):
         read = _Script(script)
-        if not read.read() and re.search(r"[wWe]", script):
+        if read.read():
+            pass
+        elif _OPEN in script:
+            raise _unknown()
+        elif re.search(r"[wWe]", script):
             raise unreadable("a script of sed is not read here")
         check_written(
             [literal(one) for one in read.targets if one not in {"/dev/stdout", "/dev/stderr"}], ground
@@ -54,16 +60,17 @@ def check_sed(words: Sequence[Word], ground: Ground) -> None:
 
 
 def _worth(scripts: Sequence[Word], ground: Ground) -> list[str]:
-    """Return what the whole script may be; what is only known when it runs stands there as a number."""
-    joined = ["\n".join(_numbered(one) for one in scripts)]
-    for script in scripts if len(scripts) == 1 else ():
-        joined.extend((texts(script, ground) or [])[:_MAX_SCRIPTS])
-    return joined
+    """Return what the whole script may be; what is only known when it runs has a sign of its own there."""
+    worth = [texts(one, ground) or [] for one in scripts]
+    if len(scripts) == 1 and 0 < len(worth[0]) <= _MAX_SCRIPTS:
+        return worth[0]
+    parts = (found[0] if len(found) == 1 else _marked(one) for one, found in zip(scripts, worth, strict=True))
+    return ["\n".join(parts)]
 
 
-def _numbered(word: Word) -> str:
+def _marked(word: Word) -> str:
     return "".join(
-        "1" if kind == OPENED else "".join(char for char, _ in run)
+        _OPEN if kind == OPENED else "".join(char for char, _ in run)
         for kind, run in itertools.groupby(
             zip(word.text, word.shape, strict=True), lambda one: one[1] if one[1] == OPENED else ""
         )
@@ -101,10 +108,13 @@ class _Script:
 
     def _command(self) -> bool:
         """Read one command with its addresses; return whether it was one."""
+        begun = self._pos
         while self._peek() and self._peek() in " \t\n;":
             self._pos += 1
         if not self._peek():
             return True
+        if self._peek() == _OPEN and begun == self._pos and begun and self._text[begun - 1] != "{":
+            return False
         if self._address():
             self._take(_BLANK)
             if self._peek() == ",":
@@ -152,7 +162,7 @@ class _Script:
         elif verb in {"a", "i", "c"}:
             self._take(_TEXT)
         elif verb in {"b", "t", "T", ":"}:
-            self._take(_LABEL)
+            return _OPEN not in self._take(_LABEL)
         elif verb in {"q", "Q", "l", "L"}:
             self._take(_NUMBER)
         else:
@@ -161,12 +171,14 @@ class _Script:
 
     def _replaced(self, verb: str) -> bool:
         end = self._char()
-        if not end or end in "\n\\" or not self._delimited(end, brackets=verb == "s"):
+        if not end or end in f"\n\\{_OPEN}" or not self._delimited(end, brackets=verb == "s"):
             return False
         if not self._delimited(end, brackets=False):
             return False
         if verb == "s":
             self._take(_FLAGS)
+            if self._peek() == _OPEN:
+                return False
             if self._peek() == "e":
                 raise _runs()
             if self._peek() == "w":
@@ -177,6 +189,14 @@ class _Script:
     def _writes(self) -> None:
         self._take(_BLANK)
         self.targets.append(self._take(_LINE))
+        if _OPEN in self.targets[-1]:
+            raise _unknown()
+
+
+def _unknown() -> RefusedCommandError:
+    return RefusedCommandError(
+        "E_CMD_DYNAMIC", "what a script of sed does is only known when it runs; write its commands out"
+    )
 
 
 def _runs() -> RefusedCommandError:

@@ -89,7 +89,7 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
         touched.update(within.values)
         words = command.unwrapped
         first = words[0].text if words else ""
-        opaque = opaque or first in _OPAQUE
+        opaque = opaque or (first in _OPAQUE and not _sets_nothing(words, posix=posix, depth=depth))
         moves = moves or first in MOVING
         listed = listed_name(command)
         direct = words[:1] == command.words[:1]
@@ -122,6 +122,22 @@ def known_names(script: Script, *, posix: bool = False, depth: int = 0) -> Known
     plain = {name for name, words in script.values.items() if all(_is_plain(one) for one in words)}
     touched -= set() if opaque else plain - other
     return Known(values, unsure, None if anything else frozenset(touched), frozenset(named))
+
+
+def _sets_nothing(words: Sequence[Word], *, posix: bool, depth: int) -> bool:
+    """Whether a command is a trap whose text has no assignment; what else sets names in it is read with the others."""
+    operands = [one for one in words[1:] if one.text != "--"]
+    if words[0].text != "trap" or not all(one.known for one in operands):
+        return False
+    if not operands or operands[0].text.startswith("-"):
+        return True
+    within = in_this_shell(
+        read_script(operands[0].text, posix=posix, depth=depth + 1), posix=posix, depth=depth + 1
+    )
+    return not any(
+        one.values or one.functions or any(word.text in _OPAQUE for word in command.unwrapped[:1])
+        for one, command in within
+    )
 
 
 def _all_values(name: str, script: Script) -> list[Word]:

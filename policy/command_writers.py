@@ -31,11 +31,14 @@ _NO_OUTPUT: Final = re.compile(r"--?[\w-]*(?:exclude|ignore|skip|omit|without|in
 _OUTPUT_SHORT: Final = re.compile(r"-[oCOdtB]")
 _MAX_OPTION: Final = 256
 _UNPACKING: Final = frozenset({"zipfile", "tarfile"})
-_PRINTED: Final = re.compile(r"\bprintf?\b(?:\"(?:[^\"\\\n]|\\.)*\"|[^;}\n\">])*>+\s*\"([^\"\n]+)\"")
-"""What a print of awk is sent to; anywhere else ``>`` compares."""
-_LEAVING_OUT: Final = re.compile(r"--?(?:x|e|exclude|extend|force-exclude|skip|ignore)")
-_IN_PLACE: Final = frozenset(
-    [
+_AWK_SIGNS: Final = re.compile(r"\bprintf?\b|[\"\\;}\n>]")
+"""What decides where a print of awk ends, and whether a place stands in a string."""
+_SENT_TO: Final = re.compile(r">+\s*\"([^\"\n]+)\"")
+_LEAVING_OUT: Final = re.compile(
+    r"--?(?:x|e|exclude|extend|force-exclude|skip|ignore)|--(?:config|settings-(?:path|file)|ignore-path)\Z"
+)
+_PACKERS: Final = frozenset(
+    {
         *(
             "gzip",
             "gunzip",
@@ -50,6 +53,20 @@ _IN_PLACE: Final = frozenset(
             "lz4",
             "pigz",
         ),
+    }
+)
+_TO_OUTPUT: Final = re.compile(r"-[dfkhnNqrvVsezLuw0-9]*[clt]")
+"""Short options of packers of which one sends what they make to the standard output, or only tells of it."""
+_TOLD_TO_WRITE: Final = {
+    **dict.fromkeys(("gofmt", "goimports"), re.compile(r"--?w(?:=.*)?")),
+    **dict.fromkeys(("prettier", "shfmt"), re.compile(r"-w|--write(?:=.*)?")),
+    **dict.fromkeys(("yapf", "autopep8"), re.compile(r"-[a-zA-Z]*i[a-zA-Z]*|--in-place")),
+    "clang-format": re.compile(r"--?i(?:=.*)?"),
+}
+"""The option without which some programs only print what they make."""
+_IN_PLACE: Final = frozenset(
+    [
+        *_PACKERS,
         *(
             "sponge",
             "dos2unix",
@@ -79,9 +96,9 @@ _IN_PLACE: Final = frozenset(
     ]
 )
 """Programs that may write over, or in the place of, what they are given."""
-_READS_ONLY: Final = frozenset(
-    {"-l", "--list", "-t", "--test", "-c", "--stdout", "--to-stdout", "--check", "--diff"}
-)
+_READS_ONLY: Final = frozenset({"--list", "--test", "--stdout", "--to-stdout", "--check", "--diff"})
+_ONLY_CHECK: Final = frozenset({"black", "isort"})
+"""Those of which ``-c`` says that nothing is written."""
 
 
 def check_sort(words: Sequence[Word], ground: Ground) -> None:
@@ -156,24 +173,76 @@ def check_anything(name: str, words: Sequence[Word], ground: Ground) -> None:
             glued = word.cut(len(word.text) - len(word.text[2:].removeprefix("=")))
             check_guessed([glued] if glued.text else words[at + 1 : at + 2], ground)
     if name in _AWKS:
-        check_written([literal(found) for word in words for found in _PRINTED.findall(word.text)], ground)
+        check_written([literal(found) for word in words for found in _printed_to(word.text)], ground)
     if name.startswith("python") and _UNPACKING.intersection(word.text for word in words):
         check_changed([word for word in words if not word.text.startswith("-")], ground)
-    if name in _IN_PLACE and not _READS_ONLY.intersection(word.text for word in words):
-        files = [
-            word
-            for before, word in itertools.pairwise((literal(""), *words))
-            if not (word.text.startswith("-") or _LEAVING_OUT.match(before.text))
-        ]
-        check_changed(files, ground)
-        if any(re.fullmatch(r"-[a-zA-Z]*[rR]|--recursive", word.text) for word in words):
-            check_tree(files, ground, name)
+    if name in _IN_PLACE:
+        _check_in_place(name, words, ground)
     elif (name in _AWKS or name in {"perl", "ruby", "yq"}) and any(_edits(name, word.text) for word in words):
         found = given(words, short="eEIlMmFxfv")
-        check_changed(found.operands if found.has("-e", "-E", "-f") else found.operands[1:], ground)
+        operands = [one for one in found.operands if name not in _AWKS or one.text != "inplace"]
+        check_written(operands if found.has("-e", "-E", "-f") else operands[1:], ground)
+
+
+def _check_in_place(name: str, words: Sequence[Word], ground: Ground) -> None:
+    """Judge the operands of a program that writes over them, or beside them; some do so only where an option says so."""
+    asked, given_words = _TOLD_TO_WRITE.get(name), [word.text for word in words]
+    told = asked is not None and any(map(asked.fullmatch, given_words))
+    reads = not _READS_ONLY.isdisjoint(given_words) or (name in _ONLY_CHECK and "-c" in given_words)
+    if (reads and not told) or (name in _PACKERS and any(map(_TO_OUTPUT.match, given_words))):
+        return
+    files = [
+        word
+        for before, word in itertools.pairwise((literal(""), *words))
+        if not (word.text.startswith("-") or _LEAVING_OUT.match(before.text))
+    ]
+    check_changed(files, ground)
+    if any(re.fullmatch(r"-[a-zA-Z]*[rR]|--recursive", text) for text in given_words):
+        check_tree(files, ground, name)
+    if asked is None or told:
+        check_written(_overwritten(name, words, files), ground)
+
+
+def _overwritten(name: str, words: Sequence[Word], files: Sequence[Word]) -> Sequence[Word]:
+    """Return those operands that a program writes over, or after which it names what it writes."""
+    if name == "ar" and words and re.match(r"-?[tpx]", words[0].text):
+        return ()
+    if name == "objcopy":
+        return files[-1:]
+    if name == "split":
+        return given(words, short="abClnt").operands[1:]
+    if name == "csplit":
+        return given(words, short="fbn", valued="--prefix").values("-f", "--prefix")
+    return files
 
 
 _AWKS: Final = frozenset({"awk", "gawk", "mawk"})
+
+
+def _printed_to(text: str) -> list[str]:
+    """Return what the prints of awk are sent to; anywhere else ``>`` compares.
+
+    A print may begin anywhere, in what looks like a string too, so both are followed at once: one pass over the text.
+    """
+    found: list[str] = []
+    printing = quoted = False
+    escaped = -1
+    for sign in _AWK_SIGNS.finditer(text):
+        char, at = sign[0], sign.start()
+        within = quoted and at != escaped
+        if char == '"':
+            printing, quoted = within, printing or (quoted and not within)
+        elif char == "\\":
+            escaped = at + 1 if within else escaped
+        elif char == ">":
+            sent = _SENT_TO.match(text, at) if printing else None
+            found.extend([] if sent is None else [sent[1]])
+            printing = False
+        elif char in {";", "}", "\n"}:
+            printing, quoted = False, quoted and char != "\n"
+        else:
+            printing = True
+    return found
 
 
 def check_pip(words: Sequence[Word], ground: Ground) -> None:

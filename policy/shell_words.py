@@ -34,7 +34,7 @@ _SEQUENCE: Final = re.compile(
 _MAYBE_SEQUENCE: Final = re.compile(
     r"\{(?:[+-]?\d+|[A-Za-z])\.\.(?:[+-]?\d+|[A-Za-z])(?:\.\.[+-]?\d+)?\}", re.ASCII
 )
-_SUBSCRIPT: Final = re.compile(r"[\w}]\[[^\]]*[$`]")
+_SUBSCRIPT: Final = re.compile(r"[\w}]\[")
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
 WIDE: Final = "${count…}"
 """Stands in a word for a sequence that is too long to be written out."""
@@ -183,7 +183,11 @@ def literally(word: Word) -> str:
 
 def subscripted(text: str) -> bool:
     """Whether a text has a subscript that bash would expand once more where it evaluates the text."""
-    return _SUBSCRIPT.search(text) is not None
+    for part in text.split("]"):
+        begun = _SUBSCRIPT.search(part)
+        if begun is not None and re.search(r"[$`]", part[begun.end() :]):
+            return True
+    return False
 
 
 def substitutes(text: str) -> bool:

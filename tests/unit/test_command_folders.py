@@ -54,6 +54,7 @@ PROTECTED = (
     "echo x > .gi[^a]/config",
     "rm -rf .gi[[:alpha:]]",
     "x='.g?\\\\t'; rm -rf $x",
+    "cd src && echo x > ../.git/config",
 )
 UNKNOWN = (
     "cd $X && echo x > config",
@@ -72,6 +73,29 @@ UNKNOWN = (
     "cd /tmp && cd .. && echo x > etc/passwd",
     "cd /etc; echo x > $PWD/passwd",
     "cd 'a b'; echo x > $PWD/y; cd /etc",
+    "cd web; cd .. && echo x > y",
+    "cd web || true && cd .. && echo x > y",
+    "cd web && make; cd .. && echo x > y",
+    "cd web & cd .. && echo x > y",
+    "cd web | cat && cd .. && echo x > y",
+    "(cd web) && cd .. && echo x > y",
+    "! cd web && cd .. && echo x > y",
+    "false && cd web\ncd .. && echo x > y",
+    "echo '&&' && cd web; cd .. && echo x > y",
+    "cd web && cd ../.. && echo x > y",
+    "cd web && echo x > ../../y",
+    "cd web && cd a && cd ../../.. && echo x > y",
+    "cd web && echo x > $PWD/../y",
+    "cd web && bash -c 'cd ..; cd ..; echo x > y'",
+    "cd web && bash -c 'cd .. && cd .. && echo x > y'",
+    "cd web && eval 'cd ..' && echo x > ../y",
+    "cd web && pushd .. && echo x > ../y",
+    "cd web > /tmp/a && cd .. && echo x > y",
+    "cd ~ && echo x > ../y",
+    "cd web && tar -xf a.tar -C .. -C ..",
+    "cd web && patch -d .. ../x a.patch",
+    "cd web && rsync -ab --backup-dir=../y a/ ../",
+    "cd src && cd ../.git && echo x > config",
 )
 HONEST = (
     "cd .git && ls",
@@ -92,6 +116,12 @@ HONEST = (
     'cd "$(git rev-parse --show-toplevel)" && pytest',
     "shopt -s globstar nullglob; ls **/*.py",
     "shopt -u dotglob",
+    "cd web && npm ci && cd .. && rm -rf build",
+    "cd frontend && npm run build && cp -r dist ../static",
+    "cd src && rm -f ../build/x.o",
+    "cd web && npm ci 2>&1 | tail -5 && cd .. && touch a",
+    "cd a/b && cd ../.. && touch x",
+    "cd a/b && echo x > ../../c",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 
 import pytest
 from command_table import WORKSPACE
@@ -132,6 +133,8 @@ PROTECTED = (
     "unzip -qod .git x.zip",
     "unzip x.zip .claude/settings.json",
     "zip .git/config x",
+    "zip -m x.zip .env",
+    "zip -rm x.zip src .claude",
     "patch .git/config x.patch",
     "patch -o .git/config a x.patch",
     "patch -d .git -i x.patch",
@@ -168,6 +171,9 @@ PROTECTED = (
     "pytest --basetemp=.git",
     "awk '{print > \".git/config\"}' x",
     "awk '{print >>\".git/config\"}' x",
+    'awk \'/"/ {print > ".git/config"}\' x',
+    'awk \'{print "\\"" > ".git/config"}\' x',
+    'awk \'BEGIN {print 1; printf "a" "b" > ".git/config"}\' x',
     'awk \'{print $1, "a;b" > ".git/config"}\' x',
     'awk \'{printf("%s", $1) > ".git/config"}\' x',
     "sed 'b x w .git/config' x",
@@ -209,9 +215,47 @@ OTHERS = {
         "wget -P / http://x",
         "rsync -a a/ /etc/ --exclude x",
         "rsync -ab --backup-dir=/etc a/ b/",
+        "echo x | sponge /etc/passwd",
+        "perl -pi -e s/a/b/ ~/.bashrc",
+        "ruby -i -pe 1 /etc/x",
+        "gawk -i inplace '{print}' ~/x",
+        "gzip -r /home",
+        "gzip -9k /etc/x",
+        "xz -T0 /etc/x",
+        "dos2unix ~/x",
+        "split -l 100 big /etc/y",
+        "csplit -f /etc/y big 3",
+        "mkfifo /x",
+        "gofmt -w ../x.go",
+        "gofmt -w=true ../x.go",
+        "black ../other",
+        "black -l 100 ../other",
+        "gofmt -l -w ../x.go",
+        "ex -c wq ../x",
+        "autopep8 -ir ../other",
+        "clang-format -i ../x.c",
+        "prettier --write ../x.js",
+        "prettier -w ../x.js",
+        "yq -i .a=1 ~/x.yml",
+        "mktemp /etc/xXXXXX",
+        "ar rcs /usr/lib/x.a a.o",
+        "cd /opt/x && black src",
     ),
     "E_CMD_DYNAMIC": (
         "cp -t $X y",
+        "x=$(printf 'w .git/config'); sed -n \"$x\" f",
+        'sed -e "$(cat s.sed)" f',
+        'sed -e p -e "$x" f',
+        'sed "s/a/b/$x" f',
+        'sed "s/a/b/g${x}" f',
+        'sed "p$x" f',
+        'sed "p${x}p" f',
+        'sed "1$x" f',
+        'sed "$x;p" f',
+        'sed "w $x" f',
+        'sed "s/a/b/w $x" f',
+        'sed "s${x}a/b/" f',
+        'sed "b$x" f',
         "ln -s $X y",
         "sort -o $X y",
         "tar -xf x.tar -C $X",
@@ -223,6 +267,7 @@ OTHERS = {
         "for x in -R -v; do chmod $x 777 .; done",
         "for x in -C -v; do make $x .git; done",
         "for x in -rf /; do rm $x; done",
+        "ls | zip -m x.zip -@",
         "x=-n; x=-i; sed $x p .git/config",
         "false || x=-i; sed $x p .git/config",
     ),
@@ -242,6 +287,32 @@ OTHERS = {
         "sed 's/a/b/e' y",
         "sed 's/a/b/ge' y",
         "sed -n '/x/{e ls\n}' y",
+    ),
+    "E_CMD_PERMISSIONS": (
+        "chmod -R o+r+w src",
+        "chmod -R a-s+rwx src",
+        "chmod -R go=u src",
+        "chmod -R o=u src",
+        "chmod -R a=u src",
+        "chmod -R u+x,o=g src",
+        "chmod -R =777 src",
+        "chmod -RP 777 src",
+        "chmod -RH 777 src",
+        "chmod -Rh o+w src",
+        "m=777; chmod -R $m src",
+        "chmod u=rwxs x",
+        "chmod ug=s x",
+        "find src -type f -exec chmod 777 {} +",
+        "find src -type f -exec nice chmod o+w {} \\;",
+        "git ls-files | xargs chmod 777",
+        "git ls-files | xargs -I{} chmod a=u {}",
+        "fd -e sh -x chmod 777",
+    ),
+    "E_CMD_REMOVE": (
+        "zip -m x.zip /etc/passwd",
+        "zip -rm x.zip .",
+        "zip -r --move x.zip ../other",
+        "zip --mov x.zip ~/a",
     ),
     "E_CMD_OUTLIVES": ("rsync --daemon",),
     "E_CMD_PARSE": (
@@ -273,6 +344,14 @@ HONEST = (
     "rsync -av --delete src/ build/ --exclude .git",
     "chmod -R u+w build",
     "chmod 755 a b",
+    "chmod 777 a",
+    "chmod -R u-s src",
+    "chmod -R u+rwX,go=rX src",
+    "chmod -R g=u src",
+    "chmod -R -w src",
+    "chmod -R o-rwx+r src",
+    "find src -name '*.sh' -exec chmod 755 {} +",
+    "git ls-files '*.sh' | xargs chmod +x",
     "chmod --reference=a b",
     "chown me:me a",
     "touch -r .git/HEAD x",
@@ -287,6 +366,18 @@ HONEST = (
     "sed ':a;N;$!ba;s/\\n/ /g' a",
     "sed -n '/start/,/end/{/x/!d;p;q}' a",
     'sed -n "${start},${end}p" a',
+    'sed -n "$n{p;q}" a',
+    'sed -n "/$from/,/$to/p" a',
+    'sed "${n}q;d" a',
+    'sed "1,$((n - 1))d" a',
+    'sed -i "${n}s/.*/$line/" a',
+    'sed -i "${n},+3d" a',
+    'sed -i "${n},\\$d" a',
+    'sed -i "1i $header" a',
+    'sed -i "${n}r $file" a',
+    'sed -e "s/a/$x/" -e "${n}{d}" a',
+    'sed "y/abc/$x/" a',
+    "s='s/a/b/'; sed \"$s\" a",
     'sed -i "s/${old}/${new}/g" a',
     'sed -i "s|^version = .*|version = \\"$v\\"|" a',
     "sed -i '1i # where we were' a",
@@ -329,6 +420,7 @@ HONEST = (
     "unzip -q x.zip -d build",
     "unzip -l x.zip",
     "zip -r x.zip . -x '.git/*'",
+    "zip -rm x.zip build/logs",
     "patch -p1 < x.patch",
     "patch -p1 <<'A'\n--- a/src/x\n+++ b/src/x\n@@ -1 +1 @@\n-.git\n+.env\nA",
     "curl -sS -o /dev/null -w '%{http_code}' http://x",
@@ -339,6 +431,25 @@ HONEST = (
     "wget -qO- http://x | head",
     "wget -q http://x/y.tgz -O /tmp/y.tgz",
     "gzip -k a",
+    "gzip -dc /usr/share/doc/x.gz",
+    "zstd -dc /usr/share/x.zst | head",
+    "xz -l /usr/share/x.xz",
+    "split -l 100 /var/log/x part-",
+    "csplit -f part- /var/log/x 3",
+    "gofmt -l /usr/lib/go",
+    "gofmt -d ../x.go",
+    "prettier ../x.js",
+    "clang-format ../x.c > x.c",
+    "black --config ~/.black.toml src",
+    "objcopy -O binary /usr/lib/x.o x.bin",
+    "ar t /usr/lib/libc.a",
+    "ar rcs libx.a a.o",
+    "mktemp -d /tmp/xXXXXX",
+    'mktemp -d "${TMPDIR:-/tmp}/xXXXXX"',
+    "gawk -i inplace '/x/ {print}' a",
+    "yq -i '.a = \"/x\"' a.yml",
+    "cp a /tmp",
+    "tar -xzf a.tgz -C /tmp",
     "black --exclude .git src",
     "prettier --write 'src/**'",
     "perl -pi -e 's/.git/x/' a",
@@ -427,6 +538,12 @@ def test_a_long_word_is_judged_within_bounds(before: str) -> None:
         ">",
         "../",
         "1,",
+        "a[",
+        "print ",
+        'print "',
+        "print>",
+        "while true\n",
+        "chmod =",
     ):
         assert judge(f"{before}{part * 20_000}{after}").code != "E_CMD_JUDGE"
 
@@ -478,7 +595,21 @@ SCRIPT_PARTS = (
 )
 
 
-@given(parts=st.lists(st.sampled_from(SCRIPT_PARTS), min_size=2, max_size=9))
+SCRIPT_STARTS = (
+    *("s/a", "s/[/]", "s/a/b/", "/a/", "y/a/b/", "s,a,", "s|a|", "a\\\n", "i x", "#", "1", "p;", "s/[^/]/"),
+    *("/[/]/p;", "b ", ": a", "s/[]/", "{", "s/a\\/", ""),
+)
+"""What may make a text of what follows, so that the script is allowed."""
+SOME_PARTS = st.lists(st.sampled_from(SCRIPT_PARTS), max_size=3)
+SCRIPTS = st.one_of(
+    st.lists(st.sampled_from(SCRIPT_PARTS), min_size=2, max_size=9),
+    st.tuples(st.sampled_from(SCRIPT_STARTS), SOME_PARTS, SOME_PARTS).map(
+        lambda one: [one[0], *one[1], "w .env", *one[2]]
+    ),
+)
+
+
+@given(parts=SCRIPTS)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_allowed_script_of_sed_writes_what_is_protected(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]
@@ -488,7 +619,14 @@ def test_no_allowed_script_of_sed_writes_what_is_protected(
         return
     folder = tmp_path_factory.mktemp("sed")
     (folder / "in").write_text("a/b\n[x]\n]\n/w\n")
-    subprocess.run(
-        ["sed", "-n", script, "in"], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
+    with suppress(subprocess.TimeoutExpired):
+        # What loops for ever has written by then what it writes.
+        subprocess.run(
+            ["sed", "-n", script, "in"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=5,
+        )
     assert not (folder / ".env").exists(), script

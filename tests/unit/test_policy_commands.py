@@ -186,8 +186,23 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+STARTS = (
+    *("echo ", "echo '", 'echo "', "true # ", "cat <<A\n", "cat <<'A'\n", "x=", "case x in x) ", "echo a\\"),
+    "[[ a == ",
+)
+ENDS = ("", "'", '"', "\nA\n", " x", "; true")
+"""What may make a text of what stands between, so that it is allowed."""
+SOME_PARTS = st.lists(st.sampled_from(PARTS), max_size=3)
+TEXTS = st.one_of(
+    st.lists(st.sampled_from(PARTS), min_size=2, max_size=12),
+    st.tuples(st.sampled_from(STARTS), SOME_PARTS, SOME_PARTS, st.sampled_from(ENDS)).map(
+        lambda one: [one[0], *one[1], "mkfs", *one[2], one[3]]
+    ),
+)
+
+
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-@given(parts=st.lists(st.sampled_from(PARTS), min_size=2, max_size=12))
+@given(parts=TEXTS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_shell_runs_in_an_allowed_text_what_is_denied(shell: str, stub: Path, parts: list[str]) -> None:
     text = "".join(parts)

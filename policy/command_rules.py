@@ -28,6 +28,7 @@ from policy.command_paths import (
 from policy.command_printed import TAKEN
 from policy.command_reading import check_reading
 from policy.command_runners import check_runner, check_searcher, takes_value
+from policy.command_scripts import changing_script, check_file, is_given, is_stream, sent
 from policy.command_values import in_this_shell, known_names, settled
 from policy.shell import RESERVED, read_script
 from policy.shell_words import (
@@ -47,11 +48,6 @@ from policy.shell_words import (
 
 _WRITING: Final = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
 _DESCRIPTOR: Final = re.compile(r"\d+-?|-")
-_STREAM: Final = re.compile(
-    r"(?:^|/)(?:dev/(?:std|fd(?:/|$)|tty|pts|console|ptmx|tcp|udp)|proc/(?:self|thread-self|\d))"
-)
-_UNDER: Final = re.compile(r"\$\{(PWD|HOME|TMPDIR)\}/")
-_STREAM_PART: Final = re.compile(r"stdin|stdout|stderr|fd|\d+|tty\w*|pts|console")
 
 
 def check_script(text: str, ground: Ground, *, outer: Mapping[str, list[Word]] | None = None) -> None:
@@ -325,7 +321,7 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
             continue
         commanded = commanded or "c" in text
         if "s" in text and not commanded:
-            raise _sent(name)
+            raise sent(name)
         if (
             names.SHELL_OPTIONS.fullmatch(text.replace("c", "").replace("o", "")) is None
             or not words[at - 1].known
@@ -342,20 +338,13 @@ def _check_shell(name: str, words: Sequence[Word], ground: Ground, fed: Word | N
             raise unreadable(f"{name} is given a subscript that bash would expand once more")
         _check_texts([words[at]], ground, f"what {name} -c runs")
     elif at < len(words):
-        if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"} and not _is_given(words[at], ground):
-            raise _changing_script()
-        _check_file(words[at], ground)
+        if words[at].shape[:1] in {"", "$", "*", "?", "[", "{"} and not is_given(words[at], ground):
+            raise changing_script()
+        check_file(words[at], ground)
     elif fed is not None:
         _check_texts([fed], ground, f"what {name} reads")
     else:
-        raise _sent(name)
-
-
-def _sent(name: str) -> RefusedCommandError:
-    return RefusedCommandError(
-        "E_CMD_PIPE_TO_SHELL",
-        f"{name} runs what it is sent, which is not read here; save it, read it, run the file",
-    )
+        raise sent(name)
 
 
 def _check_texts(words: Sequence[Word], ground: Ground, what: str) -> None:
@@ -380,42 +369,7 @@ def _check_trap(words: Sequence[Word], ground: Ground) -> None:
 
 def _check_source(words: Sequence[Word], ground: Ground) -> None:
     if words:
-        _check_file(words[0], ground)
-
-
-def _check_file(word: Word, ground: Ground) -> None:
-    """Refuse to run as a script what is no file, or a file that is only known when it runs."""
-    found = texts(word, ground)
-    if found is None or word.pattern:
-        raise _changing_script()
-    if any(_is_stream(one, ground) for one in found):
-        raise RefusedCommandError("E_CMD_PIPE_TO_SHELL", f"{word.text} is no file of commands")
-
-
-def _is_given(word: Word, ground: Ground) -> bool:
-    """Whether a word is a path under a directory of the surroundings, so that it is no option and one word."""
-    found = _UNDER.match(word.text)
-    if found is None or word.pattern or found[1] in ground.values or found[1] in ground.unsure:
-        return False
-    return word.cut(found.end()).known
-
-
-def _changing_script() -> RefusedCommandError:
-    return RefusedCommandError(
-        "E_CMD_DYNAMIC", "which script runs is only known when it runs; write its name out"
-    )
-
-
-def _is_stream(text: str, ground: Ground) -> bool:
-    """Whether a path is, or after a change of directory may be, what a process is sent rather than a file."""
-    path = re.sub(r"^/+", "/", posixpath.normpath(text))
-    if path.startswith(("/dev/", "/proc/")) or _STREAM.search(path) is not None:
-        return True
-    return (
-        ground.away
-        and not path.startswith("/")
-        and any(_STREAM_PART.fullmatch(part) for part in path.split("/"))
-    )
+        check_file(words[0], ground)
 
 
 def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Word | None) -> None:
@@ -425,11 +379,11 @@ def _check_interpreter(name: str, words: Sequence[Word], ground: Ground, fed: Wo
                 "E_CMD_EMBEDDED", f"{name} is given a text that destroys: {word.text[:80]}"
             )
     operands = [word for word in words if not word.text.startswith("-") or word.text == "-"]
-    silent = not operands or operands[0].text == "-" or _is_stream(operands[0].text, ground)
+    silent = not operands or operands[0].text == "-" or is_stream(operands[0].text, ground)
     silent = silent or not operands[0].known
     said = name in names.SAID_FIRST or any(word.text in names.SAID_OPTIONS for word in words)
     if ground.networked and silent and fed is None and not said:
-        raise _sent(name)
+        raise sent(name)
 
 
 def _has_rules(name: str) -> bool:

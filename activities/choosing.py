@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flows.known import REPORTS_COST
+from flows.known import COUNTS_CYCLES, REPORTS_COST
 from schemas.errors import BadInput
 from schemas.flow import FlowSpec, StepSpec
 from schemas.run import FlowInput
@@ -35,6 +35,12 @@ def choose_transports(
             raise BadInput(
                 "BadFlowInput",
                 f"step {step.id!r}: a budget in US dollars cannot be held, {', '.join(costless)} reports no cost",
+                mend="bound tokens or seconds instead",
+            )
+        if given.budget is not None and given.budget.cycles is not None and set(names) - COUNTS_CYCLES:
+            raise BadInput(
+                "BadFlowInput",
+                f"budget.cycles: it would bound nothing, {', '.join(names)} of step {step.id!r} counts no cycles",
                 mend="bound tokens or seconds instead",
             )
         chosen[step.id] = names

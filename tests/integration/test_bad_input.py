@@ -143,6 +143,7 @@ async def test_an_input_that_is_not_one_object_is_refused_with_an_example(
         ("bad-both", {"flow": "fix"}, "give exactly one of 'flow' (a name the worker knows) and 'spec'"),
         ("bad-budget", {"budget": {"tokens": 0}}, "budget.tokens: Input should be greater than 0"),
         ("bad-budget-key", {"budget": {"token": 5}}, "budget.token: no such field; known: tokens, usd"),
+        ("bad-cycles", {"budget": {"cycles": 5}}, "budget.cycles: it would bound nothing"),
         ("bad-approval", {"approval": "boss"}, "approval: Input should be 'human', 'developer' or 'auto'"),
         ("bad-publish", {"publish": "always"}, "publish: Input should be 'none', 'branch' or 'pull_request'"),
         ("bad-dirty-type", {"allow_dirty": "perhaps"}, "allow_dirty: Input should be a valid boolean"),

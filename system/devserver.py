@@ -28,9 +28,10 @@ import psutil
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, UpdateNamespaceRequest
 from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from schemas.errors import StepwiseError
 from system.processes import child_env, guarded_argv
@@ -73,6 +74,10 @@ _READY_S: Final = 30.0
 _STOP_GRACE_S: Final = 5.0
 _POLL_S: Final = 0.02
 _ATTEMPTS: Final = 5
+_PORT_PAUSE_S: Final = 0.5
+_NO_PORT: Final = ("address already in use", "failed assigning ephemeral port")
+"""How the server says that a port it chose, or was given, is somebody else's."""
+_NOBODY: Final = "stepwise-nobody"
 _SQLITE: Final = ("journal_mode=wal", "synchronous=normal")
 
 
@@ -236,10 +241,18 @@ class DevServer:
         if self.running:
             self._guard.terminate()
             self._await_end()
-        self._output.seek(0)
-        self._output.truncate()
-        self._guard = _spawn(self.argv, self._output)
-        self._await_ready()
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._output.seek(0)
+            self._output.truncate()
+            self._guard = _spawn(self.argv, self._output)
+            try:
+                return self._await_ready()
+            except DevServerFailed as error:
+                # A client that tries to come back may hold the port for a moment as its own end of a connection.
+                if error.code != "E_DEV_SERVER_PORT" or attempt == _ATTEMPTS:
+                    raise
+                time.sleep(_PORT_PAUSE_S)
+        raise AssertionError
 
     def __enter__(self) -> Self:
         return self
@@ -273,7 +286,7 @@ class DevServer:
         return False
 
     async def _ready(self, deadline: float) -> None:
-        """Return when the server serves, knows the search attributes and keeps closed runs long enough."""
+        """Return when all of the server serves, it knows the search attributes and keeps closed runs long enough."""
         last: Exception | None = None
         while time.monotonic() < deadline:
             if not self.running:
@@ -288,7 +301,7 @@ class DevServer:
             await asyncio.sleep(_POLL_S)
         raise DevServerFailed(
             "E_DEV_SERVER",
-            f"the server at {self.address} is not ready after {_READY_S:g} s: {last} {self._tail()}",
+            f"the server at {self.address} is not ready after {_READY_S:g} s: {last} {self.last_words()}",
             mend="look at the machine's load, or start it with --log-level info",
         )
 
@@ -303,11 +316,20 @@ class DevServer:
         await client.workflow_service.update_namespace(
             UpdateNamespaceRequest(namespace=self.namespace, config=config)
         )
+        # The frontend answers the above alone; the services behind it have ports of their own, and may miss them.
+        await client.workflow_service.describe_task_queue(
+            DescribeTaskQueueRequest(namespace=self.namespace, task_queue=TaskQueue(name=_NOBODY))
+        )
+        try:
+            await client.get_workflow_handle(_NOBODY).describe()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
         return True
 
     def _died(self) -> DevServerFailed:
-        said = self._tail()
-        if "address already in use" in said:
+        said = self.last_words()
+        if any(sign in said for sign in _NO_PORT):
             return DevServerFailed(
                 "E_DEV_SERVER_PORT",
                 f"the server cannot have its port: {said}",
@@ -319,10 +341,12 @@ class DevServer:
             mend="if the database is damaged or of a newer version, name another one with --db",
         )
 
-    def _tail(self) -> str:
+    def last_words(self) -> str:
+        """Return what the server printed last, in one line: three lines, or how its panic began."""
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").strip().splitlines()
-        return " ".join(lines[-3:])
+        panic = next((number for number, line in enumerate(lines) if line.startswith("panic: ")), None)
+        return " ".join(lines[-3:] if panic is None else lines[panic : panic + 3])
 
 
 def _spawn(argv: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -105,7 +105,7 @@ class Machines:
         """Kill somebody at a random moment; a worker comes back on its disk, or now and then on an empty one."""
         enough = self._signs() + SIGNS
         await happens(lambda: self._signs() >= enough or not self.rig.server.running, self.rig)
-        assert self.rig.server.running, f"the server ended by itself: {self.rig.server._tail()}"
+        assert self.rig.server.running, f"the server ended by itself: {self.rig.server.last_words()}"
         await asyncio.sleep(rng.uniform(0, 0.4))
         if rng.random() < 0.2:
             self.killed["server"] += 1

@@ -133,6 +133,7 @@ async def _read(player: Player) -> Checked:
     journal = Journal(rig.evidence).load(run_id)
     checked = Checked(player, run_id, outcome, result, heard, journal.events, rig.receipts(run_id), stored)
     checked.expect(not journal.problems, f"journal: {journal.problems}")
+    checked.expect(not heard.torn, f"the run has ended, its history ends with {heard.torn}")
     return checked
 
 

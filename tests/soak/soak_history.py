@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 
@@ -26,6 +26,14 @@ HARMLESS: Final = {
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
 }
 """The server asks for the task again because something came meanwhile."""
+ENDS: Final = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
+}
 
 
 @dataclass
@@ -55,6 +63,8 @@ class Heard:
     calls: list[Call] = field(default_factory=list)
     events: int = 0
     cancels: int = 0
+    torn: str = ""
+    """The last event of a chain that has ended, if that is none that ends anything."""
 
     @property
     def messages(self) -> Counter[str]:
@@ -112,6 +122,8 @@ async def hear(client: Client, workflow_id: str, first_run_id: str) -> Heard:
         heard.events += len(history.events)
         last = history.events[-1]
         run_id = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        if last.event_type not in ENDS:
+            heard.torn = EventType.Name(last.event_type)
     return heard
 
 

@@ -171,6 +171,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_bad_input.py::test_every_fault_the_linter_knows_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
+    "tests/soak/test_run_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",
     f"{_INTEGRATION}test_history_size.py::test_three_hundred_visits_*",
     f"{_INTEGRATION}test_history_size.py::test_a_step_costs_*",

@@ -144,6 +144,6 @@ async def take_run(rig: Rig, workflow_id: str, repo: Path, name: str) -> Played:
 
 def _told(name: str, helds: list[Held], seconds: list[float]) -> str:
     """Return the numbers in one line, for who runs the long form."""
-    memory = f"{helds[min(WARM, len(helds)) - 1].rss_kb} to {helds[-1].rss_kb} kB"
+    memory = f"{helds[WARM - 1 if len(helds) > WARM else 0].rss_kb} to {helds[-1].rss_kb} kB"
     more = f"{len(helds[-1].descriptors)} descriptors, {len(helds[-1].threads)} threads"
     return f"{name}: {len(helds)} runs of {median(seconds):.2f} s, memory {memory}, {more}\n"

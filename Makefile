@@ -91,7 +91,7 @@ bench: $(VENV)/.all ## Measure the engine against a bare workflow, interrupts, a
 soak: $(VENV)/.all ## Play flows, messages and crashes by chance: STEPWISE_SOAK=500 runs, STEPWISE_SOAK_SEED=… to repeat
 	$(BIN)/python tests/soak/soak.py
 	STEPWISE_KILLS=20 $(BIN)/python -m pytest tests/chaos/test_many_kills.py
-	STEPWISE_LEAK_RUNS=50 $(BIN)/python -m pytest -m "not live" -rP tests/soak/test_agents_leaks.py
+	STEPWISE_LEAK_RUNS=50 $(BIN)/python -m pytest -m "not live" -rP tests/soak/test_agents_leaks.py tests/soak/test_run_leaks.py
 
 lock: $(VENV)/.all ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/core.txt

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 from temporalio.client import Client, WorkflowHandle
 
+from benchmarks.held import Held, gained, held
 from benchmarks.measuring import quantile
 from benchmarks.page import ROOT, machine, publish
 from schemas.converter import build_data_converter
@@ -35,10 +36,6 @@ WITHOUT_PUSH: Final = {
     "frontend.WorkerCommandsEnabled": False,
     "system.enableCancelActivityWorkerCommand": False,
 }
-STAYS: Final = frozenset({"runs", "spool", "store", "worker.lock", "worker_id"})
-"""What a worker has in its data folder while nothing runs; ``spool`` is empty then."""
-STAYS_OF_RUN: Final = frozenset({"held.json", "ws"})
-"""What is left there of a run that has ended: its clone, and who had it."""
 QUEUE: Final = "interrupts"
 GRACE_S: Final = 0.5
 NOTHING: Final = "nothing"
@@ -48,16 +45,6 @@ AGENTS: Final = {
     "cooperative": {"do": "run", "argv": ["sleep", "86399"], "timeout": 86_400},
     "ignores everything": {"do": "hang"},
 }
-
-
-@dataclass
-class Held:
-    """What the worker process holds while nothing runs."""
-
-    processes: list[str]
-    descriptors: int
-    temporary: list[str]
-    data: list[str]
 
 
 @dataclass
@@ -124,20 +111,8 @@ def _agent_of(worker: psutil.Process) -> list[psutil.Process]:
 
 
 def _held(worker: psutil.Process, folder: Path) -> Held:
-    names = sorted(child.name() for child in worker.children(recursive=True))
-    temporary = sorted(str(path.relative_to(folder / "tmp")) for path in (folder / "tmp").rglob("*"))
-    return Held(names, worker.num_fds(), temporary, unwanted(folder / "worker"))
-
-
-def unwanted(data: Path) -> list[str]:
-    """Return what a data folder has, while nothing runs, that it must not have: whatever is not known to stay."""
-    found = [path for path in data.iterdir() if path.name not in STAYS]
-    found += (data / "spool").glob("*")
-    found += (data / "store" / ".tmp").glob("*")
-    for run in (data / "runs").glob("*"):
-        found += [path for path in run.iterdir() if path.name not in STAYS_OF_RUN] if run.is_dir() else [run]
-        found += (run / "ws" / ".git").rglob("*.lock")
-    return sorted(str(path.relative_to(data)) for path in found)
+    data = folder / "worker"
+    return held(worker, data=data, store=data / "store", empty=[folder / "tmp"])
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -238,15 +213,8 @@ def left(one: Measured) -> str:
     before, after = one.before, one.after
     if before is None or after is None:
         return "not looked at"
-    more = []
-    if len(after.processes) > len(before.processes):
-        more.append(f"{len(after.processes) - len(before.processes)} processes")
-    if after.descriptors > before.descriptors:
-        more.append(f"{after.descriptors - before.descriptors} file descriptors")
-    if len(after.temporary) > len(before.temporary):
-        more.append(f"{len(after.temporary) - len(before.temporary)} temporary files")
-    if after.data:
-        more.append(f"{len(after.data)} in the data folder ({after.data[0]})")
+    # Some of these may never be there, and threads of pools come as they are needed.
+    more = gained(replace(before, processes=(), data=(), threads=after.threads), after)
     return ", ".join(more) or NOTHING
 
 

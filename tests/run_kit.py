@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Rig
+from conftest import ROOT, Rig
 from flow_kit import flow, gate, git, kinds, linear, step
 from temporalio.client import WorkflowExecutionStatus, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
@@ -31,9 +34,9 @@ class Played(FlowResult):
     receipts: list[StepReceipt]
 
 
-async def ended(rig: Rig, name: str, outcome: str | None = None) -> Played:
+async def ended(rig: Rig, name: str, outcome: str | None = None, *, within_s: float = 90.0) -> Played:
     """Wait for a run's end; check that status, evidence and branch are sound whatever it ended as."""
-    result = await rig.result(name)
+    result = await rig.result(name, within_s=within_s)
     assert outcome in (None, result.outcome), result
     described = await rig.client.get_workflow_handle(name).describe()
     assert described.status == STATUS.get(result.outcome, WorkflowExecutionStatus.FAILED)
@@ -108,3 +111,18 @@ def said(rig: Rig, run_id: str, kind: str) -> list[dict[str, Any]]:
 def approved(kind: str) -> dict[str, Any]:
     """Return a flow whose first step is approved ``before`` or ``after``."""
     return flow(step("only", linear("end"), gates=[gate("there")], approval=kind), step("end", **READ_ONLY))
+
+
+@asynccontextmanager
+async def tailing(rig: Rig, *argv: str, disk: str = "disk") -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run `stepwise tail` while the block runs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli.main", "tail", *argv, cwd=ROOT, env=rig.env(disk),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

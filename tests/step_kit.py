@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from model_servers.minds import DRAFT, is_structured
-from model_servers.script import HandIn, Reply, Seen, Write, turn
+from model_servers.script import HandIn, Mind, Part, Reply, Seen, Write, turn
 from pydantic import BaseModel
 
 from schemas.events import TransportEvent
@@ -26,7 +26,7 @@ SUM_UP: Final = "Say how the step went."
 WHERE_TO: Final = "Say where to go next."
 SIGNAL: Final[Mapping[str, Any]] = {
     "decision": "advance",
-    "next_step_id": None,
+    "next_step_id": "end",
     "route": None,
     "reason": "it is done",
     "confidence": 1,
@@ -41,12 +41,20 @@ _LIMIT_S: Final = 60.0
 _CONTENT: Final = "here\n"
 
 
-def mind(seen: Seen) -> Reply:
-    """Answer at once, by the request alone: write the file, say that it is done, hand in what is asked for."""
-    if is_structured(seen):
-        wanted = json.dumps(seen.schema) if seen.schema is not None else seen.asked
-        return turn(HandIn(SIGNAL if '"factors_considered"' in wanted else DRAFT))
-    return turn("Done.") if seen.calls else turn("I write it.", Write(WRITTEN, _CONTENT))
+def doing(*calls: Part) -> Mind:
+    """Return a mind that answers at once, by the request alone: make these calls, say that it is done, hand in."""
+
+    def answer(seen: Seen) -> Reply:
+        if is_structured(seen):
+            wanted = json.dumps(seen.schema) if seen.schema is not None else seen.asked
+            return turn(HandIn(SIGNAL if '"factors_considered"' in wanted else DRAFT))
+        return turn("I do it.", calls[len(seen.calls)]) if len(seen.calls) < len(calls) else turn("Done.")
+
+    return answer
+
+
+mind: Final = doing(Write(WRITTEN, _CONTENT))
+"""Writes the file."""
 
 
 def make_spec(folder: Path, run_id: str, *, state: Path) -> SessionSpec:

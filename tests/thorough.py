@@ -149,6 +149,8 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_model_only.py::test_a_command_of_the_agent_*[claude-sdk-*",
     f"{_INTEGRATION}test_model_only.py::test_a_command_of_the_agent_*[gemini-cli-*",
     f"{_INTEGRATION}test_real_agents.py::test_a_task_is_done_in_one_go_*[claude-sdk]",
+    f"{_INTEGRATION}test_real_tail.py::*[claude-cli]",
+    f"{_INTEGRATION}test_real_tail.py::*[gemini-cli]",
     f"{_INTEGRATION}test_demo_handover.py::*",
     f"{_INTEGRATION}test_signs_of_life.py::test_what_takes_longer_*",
     f"{_INTEGRATION}test_signs_of_life.py::test_a_model_that_only_keeps_its_line_open_*",
@@ -169,6 +171,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_bad_input.py::test_every_fault_the_linter_knows_*",
     # How long it goes well what a shorter test shows.
     "tests/soak/test_agents_leaks.py::*",
+    "tests/soak/test_run_leaks.py::*",
     f"{_INTEGRATION}test_messages_any_time.py::test_a_storm_of_messages_*",
     f"{_INTEGRATION}test_history_size.py::test_three_hundred_visits_*",
     f"{_INTEGRATION}test_history_size.py::test_a_step_costs_*",

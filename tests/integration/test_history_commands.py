@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, UNITTEST, Rig, _rig, eventually, stepwise
 from flow_kit import OK, flow, gate, hold, linear, make_repository, script, step, turn, write
-from run_kit import READ_ONLY, TWO_STEPS, approved, ended, start, update, waiting, working
+from run_kit import READ_ONLY, TWO_STEPS, approved, ended, start, tailing, update, waiting, working
 from temporalio.client import WorkflowFailureError
 
 from schemas.run import FlowResult
@@ -120,21 +119,6 @@ def states(rig: Rig, *options: str, **env: str) -> dict[str, str]:
         for row in rows
         if row["run_id"] in ours or row["workflow_id"] == "bad"
     }
-
-
-@asynccontextmanager
-async def tailing(rig: Rig, *argv: str, disk: str = "disk") -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `stepwise tail` while the block runs."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cli.main", "tail", *argv, cwd=ROOT, env=rig.env(disk),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 # runs

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ import psutil  # noqa: E402 - as all below
 from pydantic import BaseModel  # noqa: E402
 from step_kit import hot_step, make_spec  # noqa: E402
 
+from benchmarks.held import below, children, descriptors  # noqa: E402
 from system import processes  # noqa: E402
 from transports import registry  # noqa: E402
 from transports.port import SessionSpec, Transport  # noqa: E402
@@ -56,29 +56,6 @@ class Held(BaseModel):
     seconds: float
 
 
-def _children() -> list[str]:
-    """Return the command lines of the processes below this one, but for the launcher that starts them all."""
-    lines = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            lines.append((child.create_time(), " ".join(child.cmdline()) or child.name()))
-        except psutil.NoSuchProcess:
-            continue
-    return [line for _, line in sorted(lines)][1:]
-
-
-def _descriptors() -> Iterator[str]:
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            yield re.sub(r"\d+", "", str(link.readlink()))
-        except FileNotFoundError:
-            continue  # that of the listing itself
-
-
-def _below(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
 def _state(folder: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     for path in folder.rglob("*"):
@@ -92,18 +69,19 @@ def _state(folder: Path) -> dict[str, int]:
 async def _held(spec: SessionSpec, seconds: float) -> Held:
     until = time.monotonic() + _SETTLE_S
     # Nobody tells when a guard that has reported is gone.
-    while _children() and time.monotonic() < until:  # noqa: ASYNC110
+    own = psutil.Process()
+    while children(own) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)
     gc.collect()
     return Held(
-        processes=[*_children(), *(f"{pid} of the run" for pid in processes.leftovers(RUN))],
-        descriptors=sorted(_descriptors()),
+        processes=[*children(own), *(f"{pid} of the run" for pid in processes.leftovers(RUN))],
+        descriptors=sorted(descriptors(own.pid)),
         # The event loop's pool grows to its bound and stays.
         threads=sorted(one.name for one in threading.enumerate() if not one.name.startswith(_POOL)),
         tasks=len(asyncio.all_tasks()) - 1,
-        temporary=[*_below(Path(tempfile.gettempdir())), *_below(Path.home())],
+        temporary=[*below(Path(tempfile.gettempdir())), *below(Path.home())],
         state=_state(spec.state),
-        rss_kb=psutil.Process().memory_info().rss // 1024,
+        rss_kb=own.memory_info().rss // 1024,
         seconds=round(seconds, 3),
     )
 

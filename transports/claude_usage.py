@@ -16,7 +16,6 @@ from schemas.json_text import parse_json
 from system.files import write_atomic
 from transports.claude_program import Folders
 
-
 _NOTE: Final = b'{"type":"cost-state"'
 
 

@@ -136,7 +136,7 @@ class Kill:
 
 
 def kills_of(name: str) -> list[Kill]:
-    """Return three kills in the order of their signs; over all transports each sign and each victim has its turn."""
+    """Return three kills in the order of their signs; with the default seed the four transports see each sign and victim."""
     rng = Random(f"{SEED} {name}")  # noqa: S311 - moments, not secrets
     signs = sorted(rng.sample(range(len(SIGNS)), 3))
     victims = rng.sample(VICTIMS, 3)

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import psutil
+
 from system._errors import SPAWN_CODES, GuardUnavailable, SpawnFailed
+from system._leftovers import end_tree
 from system._tree import KILL_LIMIT_S, KILL_ORDER, NO_SUBREAPER, Message
 
 StoppedBy = Literal["exited", "terminated", "killed", "lost"]
-"""How a child ended: by itself, by SIGTERM, by SIGKILL, or unknown because its guard was killed."""
+"""How a child ended: by itself, by SIGTERM, by SIGKILL, or killed because its guard was."""
 
 GUARD_SCRIPT: Final = Path(__file__).with_name("guard.py")
 _ATTEMPTS: Final = 3
@@ -128,7 +131,7 @@ class Guarded:
         self.pid = pid
         self._guard_pid = guard_pid
         self._control = control
-        self._report = asyncio.create_task(_read_report(control))
+        self._report = asyncio.create_task(_read_report(control, _process(pid)))
         LAUNCHER.live.add(self)
 
     async def ended(self, within_s: float | None = None) -> Report | None:
@@ -201,9 +204,21 @@ class _Control:
                     continue
 
 
-async def _read_report(control: _Control) -> Report:
+def _process(pid: int) -> psutil.Process | None:
+    """Return the process while its number cannot be another's; None if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid)
+    return None
+
+
+async def _read_report(control: _Control, child: psutil.Process | None) -> Report:
     message = await control.receive()
-    return Report(**message) if message else Report(stopped_by="lost")
+    if message:
+        return Report(**message)
+    if child is not None:
+        # The launcher ends what a guard leaves behind, but it may have been killed as well.
+        await end_tree(child)
+    return Report(stopped_by="lost")
 
 
 async def spawn(

@@ -1,4 +1,4 @@
-"""Processes of a run that no guard holds any more, found by the run id in their environment."""
+"""Processes that no guard holds any more: below one that lost its guard, or of a run by the id in their environment."""
 
 from __future__ import annotations
 
@@ -31,6 +31,32 @@ async def end_leftovers(run_id: str, grace_s: float, *, home: Path | None = None
     Bounded by ``grace_s`` + 5 s. A process that starts meanwhile is found too. ``home`` is as for ``leftovers``.
     """
     return await asyncio.to_thread(_end, run_id, grace_s, home)
+
+
+async def end_tree(root: psutil.Process) -> None:
+    """Kill a process and all below it, bounded by 5 s. What has left its tree is found by ``end_leftovers``."""
+    await asyncio.to_thread(_end_tree, root)
+
+
+def _end_tree(root: psutil.Process) -> None:
+    held: set[psutil.Process] = set()
+    while found := _tree(root) - held:
+        # What stands still starts nothing that would not be seen.
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+        held |= found
+    for process in held:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(held, timeout=KILL_LIMIT_S)
+
+
+def _tree(root: psutil.Process) -> set[psutil.Process]:
+    try:
+        return {process for process in [root, *root.children(recursive=True)] if _lives(process)}
+    except psutil.Error:
+        return set()
 
 
 def _end(run_id: str, grace_s: float, home: Path | None) -> list[int]:

@@ -4,6 +4,7 @@
 StepwiseError
 └── GitError              a git process failed; carries argv, exit code and stderr
     ├── GitTimeout        it was stopped at its time-out (retryable)
+    ├── GitKilled         somebody ended it: it says nothing of the repository (retryable)
     ├── SourceRefused     the repository a run was asked to work on cannot be used
     ├── RepositoryDamaged the run's clone is broken in a way that cannot be repaired
     └── RefMoved          a branch or ref is not where the caller thought (retryable)
@@ -26,6 +27,7 @@ from system.processes import Finished, run
 GitCode = Literal[
     "E_GIT_FAILED",
     "E_GIT_TIMEOUT",
+    "E_GIT_KILLED",
     "E_GIT_OUTPUT",
     "E_GIT_ARGUMENT",
     "E_GIT_BINARY",
@@ -165,6 +167,12 @@ class GitTimeout(GitError):
     retryable = True
 
 
+class GitKilled(GitError):
+    """Raised when a git process was ended by a signal, or with its guard."""
+
+    retryable = True
+
+
 class SourceRefused(GitError):
     """Raised when the repository named for a run cannot be used; the message says how to mend it."""
 
@@ -202,7 +210,7 @@ class Git:
         """Run one git process and return it; ``config`` outranks every file and is not visible in argv.
 
         No transport is allowed but ``protocols``. Output past ``cut_at`` bytes is dropped where that is given
-        and an error where it is not. Raises GitTimeout, and GitError for an exit code not in ``ok``.
+        and an error where it is not. Raises GitTimeout, GitKilled, and GitError for an exit code not in ``ok``.
         """
         argv = (git_binary(), *_FIXED_ARGUMENTS, *args)
         if args[0] not in COMMANDS:
@@ -277,6 +285,9 @@ def _check(finished: Finished, args: Sequence[str], *, ok: Sequence[int], may_be
             exit_code=finished.exit_code,
             stderr=_text(finished.stderr),
         )
+    if finished.exit_code is None:
+        how = "was lost" if finished.signal is None else f"was ended by signal {finished.signal}"
+        raise GitKilled("E_GIT_KILLED", f"git {args[0]} {how}", argv=args, stderr=_text(finished.stderr))
     if finished.truncated and not may_be_cut:
         raise GitError("E_GIT_OUTPUT", f"git {args[0]} printed more than {MAX_OUTPUT_BYTES} bytes", argv=args)
     if finished.exit_code not in ok and not (finished.truncated and may_be_cut):

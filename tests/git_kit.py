@@ -149,3 +149,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("system.git.run", counting)
     return started
+
+
+def dying_git(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Put a git in place that is killed whenever it is to run this command of its."""
+    script = folder / "dying-git"
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" {command} "*) kill -KILL $$ ;; esac\nexec {system.git.git_binary()} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(system.git, "git_binary", lambda: str(script))

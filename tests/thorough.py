@@ -78,6 +78,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_CHAOS}test_worker_killed.py::test_a_worker_killed_at_a_record_*",
     f"{_INTEGRATION}test_fork_lost.py::*",
     f"{_CHAOS}test_drain.py::test_a_worker_told_to_end_while_a_run_waits_*",
+    f"{_CHAOS}test_real_agents_killed.py::*",
     f"{_CHAOS}test_interrupted_and_killed.py::test_a_retry_on_an_empty_disk_*",
     f"{_CHAOS}test_worker_killed.py::test_a_worker_killed_while_a_gate_runs_*",
     f"{_CHAOS}test_drain.py::test_a_worker_told_to_end_in_the_middle_of_work_*[hangs]",

@@ -22,6 +22,7 @@ from schemas.events import (
 from schemas.tools import NormalizedToolCall, cut
 from transports.claude_errors import Failure
 from transports.claude_policy import SUBAGENT
+from transports.claude_usage import counted
 
 Source = Literal["sdk", "cli-observed"]
 Frame = Mapping[str, Any]
@@ -192,7 +193,7 @@ class Reader:
 
     def _settled(self, frame: Frame) -> Iterator[TransportEvent]:
         """Report what the program counted in this turn beyond what was seen of it, and what it cost."""
-        total = _total(frame)
+        total = counted(frame.get("modelUsage"), frame.get("total_cost_usd"))
         base, self.base = self.base, total
         if base is None:
             return
@@ -208,21 +209,6 @@ class Reader:
         )
         if rest != Usage(cost_usd=0.0):
             yield UsageEvent(usage=rest)
-
-
-def _total(frame: Frame) -> Usage:
-    models = [each for each in (frame.get("modelUsage") or {}).values() if isinstance(each, dict)]
-
-    def summed(name: str) -> int:
-        return sum(int(each.get(name) or 0) for each in models)
-
-    return Usage(
-        prompt=summed("inputTokens"),
-        completion=summed("outputTokens"),
-        cache_read=summed("cacheReadInputTokens"),
-        cache_write=summed("cacheCreationInputTokens"),
-        cost_usd=float(frame.get("total_cost_usd") or 0.0),
-    )
 
 
 def _text(arguments: object) -> str:

@@ -51,6 +51,12 @@ class Ends:
         poll = select.poll()
         return [pid for pid, descriptor in self.held.items() if not self._ended(poll, descriptor)]
 
+    def close(self) -> None:
+        for descriptor in self.held.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+
     @staticmethod
     def _ended(poll: select.poll, descriptor: int) -> bool:
         poll.register(descriptor, select.POLLIN)
@@ -62,23 +68,21 @@ class Ends:
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     """Whatever a failing guard leaves behind is killed with the test."""
-    held = Ends()
-    yield held
-    for descriptor in held.held.values():
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        os.close(descriptor)
+    with contextlib.closing(Ends()) as held:
+        yield held
 
 
 def pid_of(line: bytes) -> int:
     return int(line.split()[1])
 
 
-async def tree(ends: Ends, *, run_id: str = "none", grace_s: float = 0.2) -> Child:
-    """Start the tree and hold each of its three processes."""
+async def tree(ends: Ends, *, run_id: str = "none", grace_s: float = 0.2, away: Ends | None = None) -> Child:
+    """Start the tree and hold each of its three processes; ``away`` holds the one that has left it, if it is given."""
     child = await Child.start(TREE_ARGV, cwd=Path("/"), env={"STEPWISE_RUN": run_id}, grace_s=grace_s)
     lines = child.lines()
-    ends.hold(*[pid_of(await anext(lines)) for _ in range(3)])
+    for _ in range(3):
+        line = await anext(lines)
+        (away if away is not None and line.startswith(b"daemon") else ends).hold(pid_of(line))
     return child
 
 
@@ -165,6 +169,16 @@ async def test_guards_go_on_without_their_launcher(ends: Ends) -> None:
     assert await child.stop(0.2) == "killed"
     assert (await child.wait()).leftovers == 2
     assert ends.still_running() == []
+
+
+async def test_a_program_that_has_lost_both_guard_and_launcher_does_not_go_on(ends: Ends) -> None:
+    with contextlib.closing(Ends()) as away:
+        child = await tree(ends, away=away)
+        guard = guard_of(child)
+        launcher().kill()
+        guard.kill()
+        assert (await child.wait()).stopped_by == "lost"
+        assert ends.still_running() == []
 
 
 async def test_what_survives_both_guard_and_launcher_is_found_by_its_run(ends: Ends) -> None:

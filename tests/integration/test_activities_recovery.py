@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from activities_kit import RUN, SCENARIO, Driver, commits, make_worker, run_until_killed, until
 from flow_kit import git, make_repository
+from git_kit import dying_git
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -400,6 +401,24 @@ async def test_a_damaged_clone_is_made_again(root: Path) -> None:
 
     assert acquired.rebuilt
     assert (await driver.measure()).gates[0].fact.passed
+
+
+async def test_a_git_that_is_killed_while_a_clone_is_looked_at_costs_nothing_that_is_in_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_until_killed(root, "", HALF)
+    with monkeypatch.context() as patched:
+        dying_git(root, patched, "write-tree")
+        with pytest.raises(ApplicationError, match="signal 9") as caught:
+            await recovered(root, "work")
+        assert not caught.value.non_retryable
+
+    acquired = (await recovered(root, "work")).acquired
+
+    assert acquired is not None
+    assert not acquired.rebuilt
+    assert acquired.partial_work is not None
+    assert acquired.partial_work.changes.created == 1
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from pipes import tell
 
+import psutil
 import pytest
 import pytest_asyncio
 from claude_kit import DRAFT, KEY, NAMES, make_spec, point_at
@@ -147,6 +148,35 @@ async def test_usage_is_counted_once_over_turns_and_resumptions(
         assert (part.prompt, part.cache_read, part.completion) == (2_000, 100, 40)
     assert parts[0].cost_usd == pytest.approx(parts[1].cost_usd)
     assert parts[0].cost_usd
+
+
+async def test_usage_is_counted_once_where_the_program_was_killed_before_it_noted_it(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: Seen) -> Reply:
+        return turn("So.", tokens=Tokens(input=1_000, output=20))
+
+    parts = []
+    with AnthropicServer(answer) as server:
+        point_at(server, monkeypatch)
+        resume = None
+        for prompts in (["one"], ["two", "three"], ["four"]):
+            heard = Heard()
+            session = await transport.open_session(make_spec(tmp_path, resume=resume), heard.emit)
+            for prompt in prompts:
+                await session.work(WorkRequest(prompt), heard.emit)
+            if len(prompts) > 1:
+                programs = [
+                    one for one in psutil.Process().children(recursive=True) if one.name() == "claude"
+                ]
+                for program in programs:
+                    program.kill()
+                assert len(programs) == 1
+            await session.aclose()
+            resume = session.session_id
+            parts.append(used(heard))
+    assert [(part.prompt, part.completion) for part in parts] == [(1_000, 20), (2_000, 40), (1_000, 20)]
+    assert parts[2].cost_usd == pytest.approx(parts[0].cost_usd)
 
 
 DENIED = [

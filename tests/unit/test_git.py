@@ -8,13 +8,14 @@ import socket
 from pathlib import Path
 
 import pytest
-from git_kit import WHEN, clone_of, content, counted, git, make_source, poison, program
+from git_kit import WHEN, clone_of, content, counted, dying_git, git, make_source, poison, program
 
 import system.git
 from system.clone import clone
 from system.git import (
     Git,
     GitError,
+    GitKilled,
     GitTimeout,
     SourceRefused,
     checked_oid,
@@ -72,6 +73,14 @@ class TestWrapper:
         os.mkfifo(source / "fifo")
         with pytest.raises(GitTimeout) as caught:
             await Git(git_dir=source / ".git", work_tree=source).run("hash-object", "fifo", timeout_s=0.2)
+        assert caught.value.retryable
+
+    async def test_a_process_that_is_killed_says_nothing_of_the_repository(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dying_git(tmp_path, monkeypatch, "rev-parse")
+        with pytest.raises(GitKilled, match="signal 9") as caught:
+            await inspect_source(str(source))
         assert caught.value.retryable
 
     async def test_output_is_never_cut_unnoticed(self, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,6 +344,22 @@ class TestClone:
             await clone(found, tmp_path / "other", run_id="r2")
         assert refused.value.code == "E_GIT_UNREACHABLE"
         assert set(content(tmp_path)) == before
+
+    async def test_a_clone_whose_git_is_killed_is_no_refusal_of_its_source(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = await inspect_source(str(source))
+        dying_git(tmp_path, monkeypatch, "fetch")
+        with pytest.raises(GitKilled):
+            await clone(found, tmp_path / "other", run_id="r1")
+        assert not (tmp_path / "other").exists()
+
+    async def test_a_url_whose_look_up_is_killed_is_not_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dying_git(tmp_path, monkeypatch, "ls-remote")
+        with pytest.raises(GitKilled):
+            await inspect_source("https://example.invalid/r")
 
     async def test_what_a_killed_clone_left_is_removed_by_the_next(
         self, source: Path, tmp_path: Path

@@ -13,7 +13,7 @@ from activities.reports import Report, read_report
 from activities.running import Stop
 from schemas.facts import GateFact
 from schemas.flow import Gate
-from system.processes import Finished, ProcessError, SpawnFailed, run
+from system.processes import LOST, Finished, ProcessError, SpawnFailed, how_ended, run
 from system.untrusted import own_folder, remove_tree
 
 MAX_GATE_OUTPUT: Final = 500_000
@@ -73,6 +73,9 @@ async def run_gate(gate: Gate, place: Place, *, timeout_s: float, stop: Stop) ->
     except ProcessError as error:
         # Without a guard nothing is run, so nothing is known about the tree.
         return Measured(unmeasured(gate, str(error)), f"{error}\n", _since(begun))
+    if finished.stopped_by == "lost":
+        # Somebody killed its guard, and with it the gate: that is no word on what it was to look at.
+        return Measured(unmeasured(gate, LOST), _text(argv, finished), finished.duration_ms)
     report = (
         Report()
         if gate.parse == "exit_code"
@@ -116,9 +119,7 @@ def _text(argv: list[str], finished: Finished) -> str:
     parts = [f"$ {' '.join(argv)}", finished.stdout.decode("utf-8", "replace").rstrip()]
     if finished.stderr:
         parts += ["--- stderr ---", finished.stderr.decode("utf-8", "replace").rstrip()]
-    how = "timed out" if finished.timed_out else f"exit code {finished.exit_code}"
-    if finished.signal is not None and not finished.timed_out:
-        how = f"signal {finished.signal}"
+    how = "timed out" if finished.timed_out else how_ended(finished.exit_code, finished.signal)
     parts.append(f"--- {how}, {finished.duration_ms} ms ---")
     return "\n".join(parts) + "\n"
 

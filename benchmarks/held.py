@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -36,11 +36,21 @@ class Held:
     rss_kb: int
 
 
-def held(worker: psutil.Process, *, data: Path, store: Path, empty: Iterable[Path]) -> Held:
-    """Return what a worker holds, whose folders these are; ``empty`` are those in which nothing may be."""
+def held(worker: psutil.Process, *, server: str, data: Path, store: Path, empty: Iterable[Path]) -> Held:
+    """Return what a worker holds, whose folders these are; ``empty`` are those in which nothing may be.
+
+    Connections to the Temporal server at ``server`` are left out: every five minutes it asks for new ones, and those
+    before stay for a while.
+    """
+    port = int(server.rpartition(":")[2])
+    to_server = {
+        one.fd
+        for one in worker.net_connections("tcp")
+        if one.raddr and one.raddr.port == port and one.fd >= 0
+    }
     return Held(
         processes=tuple(children(worker)),
-        descriptors=tuple(sorted(descriptors(worker.pid))),
+        descriptors=tuple(sorted(descriptors(worker.pid, but=to_server))),
         threads=tuple(sorted(_threads(worker.pid))),
         temporary=tuple(path for folder in empty for path in below(folder)),
         data=tuple(unwanted(data, store)),
@@ -75,9 +85,11 @@ def _line(process: psutil.Process) -> str:
         return ""
 
 
-def descriptors(pid: int) -> Iterator[str]:
-    """Yield of what kind each descriptor of a process is: where it leads, without numbers."""
+def descriptors(pid: int, *, but: Container[int] = ()) -> Iterator[str]:
+    """Yield of what kind each descriptor of a process is, ``but`` for these: where it leads, without numbers."""
     for link in Path(f"/proc/{pid}/fd").iterdir():
+        if int(link.name) in but:
+            continue
         try:
             yield re.sub(r"\d+", "", str(link.readlink()))
         except FileNotFoundError:

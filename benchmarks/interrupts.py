@@ -110,9 +110,9 @@ def _agent_of(worker: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def _held(worker: psutil.Process, folder: Path) -> Held:
+def _held(worker: psutil.Process, server: DevServer, folder: Path) -> Held:
     data = folder / "worker"
-    return held(worker, data=data, store=data / "store", empty=[folder / "tmp"])
+    return held(worker, server=server.address, data=data, store=data / "store", empty=[folder / "tmp"])
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -156,10 +156,10 @@ async def _measure(
         measured = Measured(agent, is_pushed)
         # The first run fills caches and starts the launcher; it is not counted.
         await _one(client, worker, Measured(agent, is_pushed), 0, folder / "repo", QUEUE)
-        measured.before = _held(worker, folder)
+        measured.before = _held(worker, server, folder)
         for number in range(1, runs + 1):
             await _one(client, worker, measured, number, folder / "repo", QUEUE)
-        measured.after = _held(worker, folder)
+        measured.after = _held(worker, server, folder)
         found.append(measured)
     return found
 

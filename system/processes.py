@@ -54,6 +54,7 @@ __all__ = [
 
 ALLOWED_ENV: Final = frozenset({"PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM"})
 """What a child sees of the worker's environment by default: nothing secret, no HOME, no TMPDIR."""
+LOST: Final = "its guard was killed"
 DEFAULT_MAX_LINE: Final = 1_000_000
 """Longest line of a streaming child, in bytes."""
 STDERR_TAIL: Final = 64 * 1024
@@ -85,6 +86,13 @@ class Finished:
     def ok(self) -> bool:
         """Whether the child ended by itself, in time, with exit code 0."""
         return self.exit_code == 0 and self.stopped_by == "exited" and not self.timed_out
+
+
+def how_ended(exit_code: int | None, signal: int | None) -> str:
+    """Say how a child ended, of which nothing is known if its guard was killed."""
+    if signal is not None:
+        return f"signal {signal}"
+    return LOST if exit_code is None else f"exit code {exit_code}"
 
 
 async def run(

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from schemas.errors import StepwiseError
 from schemas.json_text import parse_json
-from system.processes import Child, Finished, LineTooLong, StdinClosed
+from system.processes import Child, Finished, LineTooLong, StdinClosed, how_ended
 
 MAX_LINE: Final = 32_000_000
 """Longest frame that is read, in bytes."""
@@ -114,7 +114,7 @@ class Wire:
     async def ended(self) -> WireBroken:
         """Wait until the program has ended, and return what that says."""
         self.finished = finished = await self._child.wait()
-        how = f"signal {finished.signal}" if finished.exit_code is None else f"exit code {finished.exit_code}"
+        how = how_ended(finished.exit_code, finished.signal)
         said = finished.stderr.decode("utf-8", "replace").strip()[-STDERR_CHARS:]
         return WireBroken("agent_crashed", f"the program ended ({how})", stderr=said)
 

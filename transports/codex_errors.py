@@ -9,6 +9,7 @@ from typing import Final
 
 from schemas.errors import ErrorEnvelope
 from schemas.tools import cut
+from system.processes import how_ended
 
 KEY: Final = "OPENAI_API_KEY"
 """The variable with the provider's key."""
@@ -92,10 +93,9 @@ def classify(info: object, message: str, details: str = "") -> Failure:
 
 def crashed(exit_code: int | None, signal: int | None, stderr: str) -> ErrorEnvelope:
     """Return the error of a server that ended by itself while it was needed."""
-    how = f"signal {signal}" if signal is not None else f"exit code {exit_code}"
     return ErrorEnvelope(
         code="agent_crashed",
-        message=f"the app-server of Codex ended with {how}",
+        message=f"the app-server of Codex ended ({how_ended(exit_code, signal)})",
         details={"stderr": cut(stderr.strip())} if stderr.strip() else {},
         retryable=True,
     )

@@ -147,6 +147,14 @@ async def test_an_interrupted_measurement_returns_what_it_has(tmp_path: Path) ->
     assert driver.ctx.results.load(driver.key(), MeasureOut) is None
 
 
+async def test_a_gate_whose_guard_is_killed_is_not_measured(tmp_path: Path) -> None:
+    driver = await acquired(tmp_path, "name: lost, argv: [sh, -c, 'kill -9 $PPID; sleep 1000']")
+
+    fact = (await driver.measure()).gates[0].fact
+
+    assert (fact.measured, fact.passed, fact.reason) == (False, False, "its guard was killed")
+
+
 async def test_a_measurement_ended_by_a_shutdown_is_lost_and_not_stored(tmp_path: Path) -> None:
     driver = await acquired(tmp_path, "name: slow, argv: [sleep, '1000']")
     environment = ActivityEnvironment()

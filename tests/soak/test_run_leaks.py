@@ -91,7 +91,13 @@ class Watched:
 
     def _look(self, run_id: str) -> Held:
         folder = self._rig.folder
-        now = held(self._process, data=folder / "disk", store=self._rig.store, empty=self._own.values())
+        now = held(
+            self._process,
+            server=self._rig.server.address,
+            data=folder / "disk",
+            store=self._rig.store,
+            empty=self._own.values(),
+        )
         of_run = (f"{pid} of the run" for pid in processes.leftovers(run_id))
         return replace(now, processes=(*now.processes, *of_run))
 

@@ -106,7 +106,10 @@ def test_a_bad_key_says_which_variable_to_set(status: int) -> None:
     assert KEY in classify({"httpConnectionFailed": {"httpStatusCode": status}}, "no").error.message
 
 
-@pytest.mark.parametrize(("exit_code", "signal", "how"), [(None, 9, "signal 9"), (3, None, "exit code 3")])
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "how"),
+    [(None, 9, "signal 9"), (3, None, "exit code 3"), (None, None, "its guard was killed")],
+)
 def test_a_crash_may_be_tried_again_and_says_how_it_ended(
     exit_code: int | None, signal: int | None, how: str
 ) -> None:

@@ -67,11 +67,11 @@ async def run_gate(gate: Gate, place: Place, *, timeout_s: float, stop: Stop) ->
         return Measured(unmeasured(gate, f"stopped: {stop.reason}"), "", _since(begun))
     try:
         finished = command.result()
-    except SpawnFailed as error:
-        reason = f"program not found: {argv[0]}" if error.code == "E_PROGRAM_NOT_FOUND" else str(error)
-        return Measured(_failed(gate, reason), f"{reason}\n", _since(begun))
     except ProcessError as error:
-        # Without a guard nothing is run, so nothing is known about the tree.
+        if isinstance(error, SpawnFailed) and error.code != "E_SPAWN":
+            reason = f"program not found: {argv[0]}" if error.code == "E_PROGRAM_NOT_FOUND" else str(error)
+            return Measured(_failed(gate, reason), f"{reason}\n", _since(begun))
+        # The machine gives no process, or no guard for one: nothing is known about the tree.
         return Measured(unmeasured(gate, str(error)), f"{error}\n", _since(begun))
     if finished.stopped_by == "lost":
         # Somebody killed its guard, and with it the gate: that is no word on what it was to look at.

@@ -152,7 +152,9 @@ async def test_a_gate_whose_guard_is_killed_is_not_measured(tmp_path: Path) -> N
 
     fact = (await driver.measure()).gates[0].fact
 
-    assert (fact.measured, fact.passed, fact.reason) == (False, False, "its guard was killed")
+    assert (fact.measured, fact.passed) == (False, False)
+    # It may be quicker than its guard is to say that it runs.
+    assert "guard was killed" in (fact.reason or "")
 
 
 async def test_a_measurement_ended_by_a_shutdown_is_lost_and_not_stored(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def _connects(text: str) -> bool:
     return f"/{posixpath.normpath(text).lstrip('/')}".startswith(("/dev/tcp", "/dev/udp")) and text[:1] == "/"
 
 
-_PRINTED: Final = {NUMBER: ["7"], WIDE: ["7"], FILES: ["*", ""], CHOSEN: ["*found", ""], REVISION: ["*", ""]}
+_PRINTED: Final = {NUMBER: ["7", ""], WIDE: ["7"], FILES: ["*", ""], CHOSEN: ["*found", ""], REVISION: ["*", ""]}
 """What stands for a text that a program prints, which may have printed nothing."""
 
 
@@ -209,7 +209,8 @@ def _worth(name: str, ground: Ground, depth: int) -> list[str] | None:
 def _parts(text: str, part: str) -> list[str] | None:
     """Return what may be left of a text without its end (``%``), its beginning (``#``), its folders (``/``), or its name (``^``)."""
     if part == "^":
-        return [posixpath.dirname(text.rstrip("/")) or "."]
+        # Nothing is no operand, unless it stands in quotes: dirname prints nothing then.
+        return [posixpath.dirname(text.rstrip("/")) or ".", *(() if text.strip() else ("",))]
     last = text.rpartition("/")[2]
     if part == "/":
         return ["*", ""] if is_plain(last) or not last else [last]

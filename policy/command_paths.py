@@ -148,7 +148,13 @@ def _connects(text: str) -> bool:
     return f"/{posixpath.normpath(text).lstrip('/')}".startswith(("/dev/tcp", "/dev/udp")) and text[:1] == "/"
 
 
-_PRINTED: Final = {NUMBER: ["7", ""], WIDE: ["7"], FILES: ["*", ""], CHOSEN: ["*found", ""], REVISION: ["*", ""]}
+_PRINTED: Final = {
+    NUMBER: ["7", ""],
+    WIDE: ["7"],
+    FILES: ["*", ""],
+    CHOSEN: ["*found", ""],
+    REVISION: ["*", ""],
+}
 """What stands for a text that a program prints, which may have printed nothing."""
 
 

@@ -146,6 +146,24 @@ def test_other_ports_are_tried_when_somebody_was_quicker(monkeypatch: pytest.Mon
             assert server.running
 
 
+def test_a_server_that_finds_no_port_for_itself_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from system import devserver
+
+    panics, began = tmp_path / "temporal", tmp_path / "began"
+    panics.write_text(
+        f'#!/bin/sh\n[ -e {began} ] && exec {devserver.temporal_binary()} "$@"\n: > {began}\n'
+        'printf "panic: failed assigning ephemeral port: none\\n\\ngoroutine 1:\\n1\\n2\\n3\\n" >&2\nexit 2\n'
+    )
+    panics.chmod(0o755)
+    monkeypatch.setattr(devserver, "temporal_binary", lambda: panics)
+
+    with DevServer.start(ui=False) as server:
+        assert began.exists()
+        assert server.running
+
+
 def test_stop_may_be_called_again_and_leaves_nothing() -> None:
     server = DevServer.start(ui=False)
     pid = server.pid

@@ -101,7 +101,7 @@ async def _play(batch: Batch, folder: Path) -> Report:
     flows, repo = _set_up(folder)
     report, begun = Report(), time.monotonic()
     torn: list[str] = []
-    async with server_of(batch, folder) as (rig, skip):
+    async with server_of(batch, folder) as (rig, clock):
         environment = {
             "STEPWISE_FLOW_PATHS": str(flows),
             "STEPWISE_HOLD_S": str(batch.hold_s),
@@ -114,7 +114,7 @@ async def _play(batch: Batch, folder: Path) -> Report:
         machines = Machines(rig, environment)
         for point in batch.crash_at:
             machines.add(crash_at=point)
-        players = [Player(rig, plan, folder / plan.name, repo, skip) for plan in batch.plans]
+        players = [Player(rig, plan, folder / plan.name, repo, clock) for plan in batch.plans]
         try:
             failures = await _play_all(machines, batch, players)
             for player in players:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
@@ -24,6 +24,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import WorkflowEnvironment
 
 from schemas.calls import ACQUIRE
 
@@ -64,6 +65,7 @@ class Seen:
     phase: str | None = None
     step: str | None = None
     waiting: str | None = None
+    deadline: datetime | None = None
     events: int = 0
     busy: bool = False
 
@@ -79,13 +81,13 @@ class Seen:
 
 @dataclass
 class Player:
-    """One plan being played. ``skip`` lets time pass at once, on a server that can."""
+    """One plan being played. ``clock`` is the server where it can let time pass at once."""
 
     rig: Rig
     plan: Plan
     folder: Path
     repo: Path
-    skip: Callable[[timedelta], Awaitable[None]] | None = None
+    clock: WorkflowEnvironment | None = None
     sent: list[Sent] = field(default_factory=list)
     first_run_id: str = ""
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -154,7 +156,7 @@ class Player:
             RPCError, TimeoutError, WorkflowQueryFailedError, WorkflowQueryRejectedError
         ):
             # A server that skips time shows no search attributes.
-            self._seen = await (self._asked() if self.skip else self._described())
+            self._seen = await (self._asked() if self.clock else self._described())
         return self._seen
 
     async def _described(self) -> Seen:
@@ -184,11 +186,13 @@ class Player:
         if found.status != WorkflowExecutionStatus.RUNNING:
             return Seen(closed=True, events=found.history_length)
         status: dict[str, Any] = await handle.query("status", rpc_timeout=RPC) or {}
-        waiting = (status.get("waiting") or {}).get("kind")
+        waiting = status.get("waiting") or {}
+        deadline = waiting.get("deadline")
         return Seen(
             phase=status.get("phase"),
             step=status.get("step"),
-            waiting=waiting,
+            waiting=waiting.get("kind"),
+            deadline=datetime.fromisoformat(deadline) if deadline else None,
             events=found.history_length,
             busy=bool(found.raw_description.pending_activities),
         )
@@ -224,7 +228,7 @@ class Player:
         It refuses, again and again, to cancel an activity that has just ended; a real one takes that as it is.
         """
         for _ in range(IDLE_LOOKS):
-            if self.skip is None or not (await self.look()).busy:
+            if self.clock is None or not (await self.look()).busy:
                 return
             await asyncio.sleep(LOOK_S)
 
@@ -253,9 +257,9 @@ class Player:
                 await self.say(Send("abort", [], "signal"))
                 await asyncio.sleep(1)
             elif seen.waiting is not None:
-                if self.skip is not None and not seen.busy and self._rng.random() < SILENCE:
+                if self.clock is not None and not seen.busy and self._rng.random() < SILENCE:
                     self.silences += 1
-                    await self.skip(timedelta(hours=self._rng.choice((1, 5, 80, 300))))
+                    await self._let_pass(self.clock, seen, hours=self._rng.choice((1, 5, 80, 300)))
                 else:
                     await self.say(self._answer(seen.waiting, answers))
                 answers += 1
@@ -266,6 +270,14 @@ class Player:
                 await self.say(Send(("steer", "interrupt")[nudges % 2], [], "signal"))
                 nudges += 1
             await asyncio.sleep(LOOK_S)
+
+    @staticmethod
+    async def _let_pass(clock: WorkflowEnvironment, seen: Seen, *, hours: int) -> None:
+        """Be silent for so long, or until the wait is over: a longer jump would end the work that begins then."""
+        pause = timedelta(hours=hours)
+        if seen.deadline is not None:
+            pause = min(pause, seen.deadline - await clock.get_current_time() + timedelta(seconds=1))
+        await clock.sleep(max(pause, timedelta(seconds=1)))
 
     def _answer(self, waiting: str, number: int) -> Send:
         rng, tag = self._rng, f"{self.plan.name}-end-{number}"

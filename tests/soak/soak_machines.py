@@ -6,10 +6,9 @@ import asyncio
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ from temporalio.testing import WorkflowEnvironment
 from schemas.converter import build_data_converter
 from system.devserver import DevServer, temporal_binary
 
-Skip = Callable[[timedelta], Awaitable[None]]
 DRAIN_S: Final = 40.0
 NO_SERVER: Final = 2
 """Exit code of a worker that cannot start; whoever runs it starts it again."""
@@ -131,8 +129,8 @@ class _Place:
 
 
 @asynccontextmanager
-async def server_of(batch: Batch, folder: Path) -> AsyncIterator[tuple[Rig, Skip | None]]:
-    """Hold a server for a batch: for a patient one, one that can skip time, with what lets it do so."""
+async def server_of(batch: Batch, folder: Path) -> AsyncIterator[tuple[Rig, WorkflowEnvironment | None]]:
+    """Hold a server for a batch: for a patient one, one that can skip time, and the clock of that one."""
     if batch.kind != "patient":
         config: dict[str, Any] = {}
         if batch.continue_after is not None:
@@ -153,4 +151,4 @@ async def server_of(batch: Batch, folder: Path) -> AsyncIterator[tuple[Rig, Skip
         rig_folder.mkdir()
         place: Any = _Place(env.client.service_client.config.target_host)
         rig = Rig(server=place, folder=rig_folder, client=env.client, task_queue=f"q-soak-{batch.number}")
-        yield rig, env.sleep
+        yield rig, env

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 
 from policy.commands import judge, judge_read_only
 from schemas.common import Closed
+from schemas.cutting import cut
 from schemas.errors import StepwiseError
-from schemas.tools import cut
 from system.files import Root
 from system.paths import PathDenied
 from system.processes import Finished, run

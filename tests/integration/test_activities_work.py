@@ -26,7 +26,7 @@ from temporalio.testing import ActivityEnvironment
 
 from schemas.calls import WorkResult
 from schemas.common import Budget
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import ErrorEvent
 from schemas.facts import StepFacts
 from schemas.handoff import SessionRef

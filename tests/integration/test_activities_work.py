@@ -31,7 +31,7 @@ from schemas.events import ErrorEvent
 from schemas.facts import StepFacts
 from schemas.handoff import SessionRef
 from schemas.receipt import StepReceipt
-from system.processes import leftovers
+from system.leftovers import leftovers
 from transports.port import (
     Availability,
     Emit,

@@ -33,8 +33,8 @@ from schemas.common import Outcome
 from schemas.errors import BadInput, LeaseLost, StepwiseError
 from schemas.run_record import RunRecord
 from system.git import GitError, GitKilled, SourceRefused
+from system.leftovers import end_leftovers
 from system.logs import logger
-from system.processes import end_leftovers
 from system.repository import Repository
 from system.source import Source
 

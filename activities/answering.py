@@ -23,7 +23,7 @@ from activities.timeouts import seconds
 from flows.bundle import Bundle
 from schemas.calls import AnswerEnded, AttemptKey, SessionPhaseIn, WorkResult
 from schemas.common import ArtifactRef, FileChanges, SessionMode
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import TextEvent, TranscriptHeader, TransportEvent
 from schemas.flow import StepSpec
 from schemas.handoff import SessionRef

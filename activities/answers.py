@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from schemas.cutting import cut
 from schemas.questions import Given, Question, QuestionItem, Words
-from schemas.tools import cut
 
 MAX_ITEMS: Final = 20
 MAX_OPTIONS: Final = 20

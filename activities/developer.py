@@ -19,10 +19,10 @@ from activities.closing import Start, close_session
 from activities.models import Models
 from schemas.answers import BadAnswer, checked
 from schemas.common import Closed
+from schemas.cutting import cut
 from schemas.events import TextEvent, ToolEnded, TransportEvent, UsageEvent
 from schemas.questions import Answer, Question, QuestionItem, Words
 from schemas.settings import WorkerSettings
-from schemas.tools import cut
 from system.logs import logger
 from system.untrusted import own_folder
 from transports.port import Emit, SessionSpec, Transport

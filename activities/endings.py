@@ -8,7 +8,7 @@ from typing import Final, Literal
 from activities.running import StopReason
 from schemas.calls import AnswerEnded, Ended, WorkOut
 from schemas.common import ChangeCounts, FileChanges
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.handoff import PartialHandoff, PartialReason
 from transports.port import StructuredResult, WorkEnd, WorkOutcome
 

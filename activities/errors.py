@@ -8,8 +8,8 @@ from typing import Final
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from schemas.cutting import cut
 from schemas.errors import OWN_ERROR_TYPES, BadInput, EvidenceConflict, LeaseLost, StepwiseError
-from schemas.tools import cut
 from system.git import SourceRefused
 
 MAX_MESSAGE: Final = 20_000

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from schemas.calls import AttemptKey, Lease
 from schemas.common import Durable, UtcTime
 from system.files import write_atomic
-from system.processes import ALLOWED_ENV, RUN_VARIABLE, child_env
+from system.leftovers import RUN_VARIABLE
+from system.processes import ALLOWED_ENV, child_env
 from system.untrusted import own_folder, remove_tree
 
 _HELD_FILE: Final = "held.json"

@@ -18,7 +18,7 @@ from activities.trust import is_trusted
 from flows.bundle import Bundle
 from flows.personas import Persona, PersonaFile, parse_persona
 from schemas.calls import AttemptKey
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.flow import StepSpec
 from schemas.handoff import SessionRef
 from schemas.receipt import FallbackRecord

@@ -16,8 +16,8 @@ from schemas.calls import ReleaseIn, ReleaseOut
 from schemas.run import GitResult
 from schemas.run_record import RunRecord
 from system.git import GitError
+from system.leftovers import end_leftovers
 from system.logs import logger
-from system.processes import end_leftovers
 from system.repository import Repository
 
 STILL_ENDING_S: Final = 60.0

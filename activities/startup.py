@@ -15,8 +15,8 @@ from activities.folder import Held, RunFolder, drop_run, run_folders
 from schemas.errors import StepwiseError
 from schemas.run_record import RunRecord
 from store.retention import is_older
+from system.leftovers import end_leftovers
 from system.logs import logger
-from system.processes import end_leftovers
 
 SWEEP_EVERY_S: Final = 600.0
 _GRACE_S: Final = 2.0

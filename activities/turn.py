@@ -13,7 +13,7 @@ from activities.endings import Ending, Order, of_order, of_turn
 from activities.running import Stop
 from activities.sessions import HeldSession, SessionRegistry
 from schemas.common import Usage
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import ToolEnded, ToolStarted, TransportEvent
 from schemas.handoff import StopMethod
 from store.attempts import AttemptLog

@@ -48,8 +48,8 @@ from schemas.handoff import PartialHandoff, SessionRef, StopMethod
 from schemas.receipt import FallbackRecord
 from schemas.run_record import RunRecord
 from store.attempts import AttemptLog
+from system.leftovers import end_leftovers
 from system.logs import logger
-from system.processes import end_leftovers
 from system.untrusted import remove_tree
 from transports.port import SessionSpec, WorkRequest
 

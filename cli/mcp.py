@@ -39,7 +39,7 @@ def mcp(
 ) -> None:
     """Offer a workspace's files and commands to an agent, on standard input and output, under our policy."""
     if not workspace.is_dir():
-        from schemas.errors import BadInput  # noqa: PLC0415 - slow, and seldom needed
+        from schemas.errors import BadInput  # noqa: PLC0415 - seldom needed
 
         raise BadInput("no_workspace", f"{workspace} is no folder", mend="name the workspace")
     serve(

@@ -1,8 +1,4 @@
-"""What a client of ``stepwise mcp`` is told of its tools.
-
-It says what the models of ``cli.mcp_tools`` say, which check the arguments (a test compares them). It stands here once
-more because an agent waits for this list at every start, and the models need ten times as long.
-"""
+"""The tools of ``stepwise mcp``: what a client is told of them, and what ``cli.mcp_arguments`` checks calls against."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where ``stepwise mcp`` begins, and how programs start it: ``python -I -S mcp_entry.py JSON``, the fields of Given.
 
-A client waits until it knows the tools, so it is told of them at once; they are loaded while its model thinks, and
-site-packages, which are slow to find, are looked for only then.
+A client waits until it knows the tools, so it is told of them at once; they are loaded while its model thinks. What
+they need that is slow to load, and site-packages, wait for the first command.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ if __name__ == "__main__":
     # Run as a script, the package that holds this file is not on the path.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
-from cli.mcp_protocol import CALL, Desk
+from cli.mcp_protocol import CALL, Desk, Input
 from schemas.json_text import parse_json
 
 _INTERRUPTED: Final = 130
-_PART: Final = 65_536
 
 
 class Given(TypedDict):
@@ -38,18 +37,14 @@ def serve(given: Given) -> None:
     """Serve the client on standard input and output to its end. Raises BadInput for an environment that is none."""
     environment = None if given["environment"] is None else _environment(given["environment"])
     desk = Desk(_write, version=given["version"])
-    unread = _handshake(desk)
-    if unread is None:
+    client = Input(sys.stdin.fileno())
+    if not _handshake(desk, client):
         return
-    if sys.flags.no_site:
-        import site  # noqa: PLC0415 - nobody waits for it
-
-        site.main()
     from cli.mcp_server import work  # noqa: PLC0415 - this is what the client does not wait for
 
     work(
         desk,
-        unread,
+        client,
         workspace=given["workspace"],
         read_only=given["read_only"],
         screened=given["screened"],
@@ -58,22 +53,17 @@ def serve(given: Given) -> None:
     )
 
 
-def _handshake(desk: Desk) -> bytes | None:
-    """Answer the client until it knows the tools or calls one; return what is unread then, None at its end."""
-    unread = b""
+def _handshake(desk: Desk, client: Input) -> bool:
+    """Answer the client until it knows the tools or calls one, which stays unread. False at its end."""
     while not desk.listed:
-        line, end, rest = unread.partition(b"\n")
-        if not end:
-            part = os.read(sys.stdin.fileno(), _PART)
-            if not part:
-                return unread or None
-            unread += part
-            continue
+        line = client.line()
+        if line is None:
+            return False
         request = desk.take(line)
         if request is not None and request.method == CALL:
+            client.put_back(line)
             break
-        unread = rest
-    return unread
+    return True
 
 
 def _write(line: bytes) -> None:
@@ -93,7 +83,7 @@ def _environment(file: str) -> dict[str, str]:
 
 
 def _refused(message: str) -> Exception:
-    from schemas.errors import BadInput  # noqa: PLC0415 - slow, and seldom needed
+    from schemas.errors import BadInput  # noqa: PLC0415 - seldom needed
 
     return BadInput("bad_environment", message)
 

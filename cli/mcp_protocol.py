@@ -7,6 +7,7 @@ what the tools are. Nothing is imported that would make it wait: an agent starts
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -19,11 +20,16 @@ NAME: Final = "stepwise"
 """What the server calls itself."""
 CALL: Final = "tools/call"
 CANCELLED: Final = "notifications/cancelled"
+RUN: Final = "run_command"
+"""The tool that is more than files."""
+MAX_LINE: Final = 32_000_000
+"""The longest message of a client, in bytes."""
 
 INVALID_REQUEST: Final = -32600
 INVALID_PARAMS: Final = -32602
 _PARSE_ERROR: Final = -32700
 _METHOD_NOT_FOUND: Final = -32601
+_PART: Final = 65_536
 
 
 class RefusedError(Exception):
@@ -40,6 +46,55 @@ class Request(NamedTuple):
     method: str
     id: object
     params: Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """A call of a tool."""
+
+    id: object
+    tool: str
+    arguments: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, request: Request) -> Call:
+        """Return what a request calls. Raises RefusedError."""
+        tool, arguments = request.params.get("name"), request.params.get("arguments") or {}
+        if not isinstance(tool, str) or not isinstance(arguments, dict):
+            raise RefusedError(INVALID_PARAMS, "a call needs a name, and arguments as an object")
+        return cls(request.id, tool, arguments)
+
+
+class Input:
+    """What a client says, line by line, from a file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._buffer = bytearray()
+
+    @property
+    def unread(self) -> bytes:
+        """What was taken from the descriptor and from no line."""
+        return bytes(self._buffer)
+
+    def line(self) -> bytes | None:
+        """Wait for the next line, and return it with its end; None once there is none. Raises ValueError if too long."""
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > MAX_LINE:
+                raise ValueError(f"a message of more than {MAX_LINE} bytes")
+            part = os.read(self._fd, _PART)
+            if not part:
+                end = searched
+                break
+            self._buffer += part
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        return line or None
+
+    def put_back(self, line: bytes) -> None:
+        """Let a line be the next one again."""
+        self._buffer[:0] = line
 
 
 class Desk:
@@ -74,12 +129,16 @@ class Desk:
 
     def reply(self, request_id: object, result: Mapping[str, Any]) -> None:
         """Answer a request."""
-        self._say({"jsonrpc": "2.0", "id": request_id, "result": result})
+        self._send({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    def say(self, call: Call, text: str, *, failed: bool) -> None:
+        """Answer a call."""
+        self.reply(call.id, {"content": [{"type": "text", "text": text}], "isError": failed})
 
     def refuse(self, request_id: object, refused: RefusedError) -> None:
         """Answer a request with an error."""
         error = {"code": refused.code, "message": str(refused)}
-        self._say({"jsonrpc": "2.0", "id": request_id, "error": error})
+        self._send({"jsonrpc": "2.0", "id": request_id, "error": error})
 
     def _answer(self, request: Request) -> dict[str, Any]:
         if request.method == "initialize":
@@ -96,7 +155,7 @@ class Desk:
             return {"tools": DECLARED}
         raise RefusedError(_METHOD_NOT_FOUND, f"there is no method {request.method!r}")
 
-    def _say(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         self._write(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
 

@@ -1,191 +1,88 @@
-"""The tools that ``stepwise mcp`` offers: files and commands of one workspace, under our path and command policy."""
+"""The tools of ``stepwise mcp`` that read and write files of one workspace, under our path policy."""
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
-from pydantic import Field, ValidationError
-
-from policy.commands import judge, judge_read_only
-from schemas.common import Closed
+from cli.mcp_arguments import checked
+from schemas.cutting import cut
 from schemas.errors import StepwiseError
-from schemas.tools import cut
 from system.files import Root
 from system.paths import PathDenied
-from system.processes import Finished, run
 
 MAX_OUTPUT: Final = 30_000
 """How many characters of a tool's output the model gets."""
-MAX_TIMEOUT_S: Final = 3_600.0
-
-_GRACE_S: Final = 0.5
-_KEPT_BYTES: Final = 64 * 1024
-_SHELL: Final = shutil.which("bash") or "/bin/sh"
-
-Place = Annotated[str, Field(description="Relative to the workspace, or absolute within it.")]
 
 
-class ReadFile(Closed):
-    """Read a text file of the workspace, or some of its lines."""
-
-    path: Place
-    offset: Annotated[int, Field(ge=1, description="The first line, counted from 1.")] = 1
-    limit: Annotated[int | None, Field(ge=1, description="How many lines; all by default.")] = None
-
-
-class ListFiles(Closed):
-    """List a folder of the workspace; folders end with a slash."""
-
-    path: Place = "."
-    recursive: bool = False
-
-
-class WriteFile(Closed):
-    """Create a file of the workspace or replace it whole; folders are made."""
-
-    path: Place
-    content: str
-
-
-class EditFile(Closed):
-    """Replace a text in a file of the workspace; it has to be there exactly once, unless all of them are meant."""
-
-    path: Place
-    old: Annotated[str, Field(min_length=1)]
-    new: str
-    all: bool = False
-
-
-class RunCommand(Closed):
-    """Run a command line with a shell in the workspace, and wait for its end."""
-
-    command: str
-    timeout_s: Annotated[float | None, Field(gt=0, le=MAX_TIMEOUT_S)] = None
-
-
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """What a tool answers: words for the model, and whether it failed."""
 
     text: str
     failed: bool = False
 
 
-@dataclass(frozen=True)
-class Tool:
-    """One tool: the model of its arguments, and what it does. ``cli.mcp_declared`` tells clients of it."""
-
-    arguments: type[Closed]
-    does: Callable[[Any], Awaitable[Said]]
-
-
 class Denied(StepwiseError):
     """Raised for a call that policy does not allow; nothing was done."""
 
 
+def failure(error: Exception) -> Said:
+    """Return what a failed call answers: what went wrong in words, with its code."""
+    if isinstance(error, StepwiseError):
+        return Said(cut(f"{error.code}: {error.message}", MAX_OUTPUT), failed=True)
+    return Said(cut(f"{type(error).__name__}: {error}", MAX_OUTPUT), failed=True)
+
+
 class Workshop:
-    """The tools of one workspace. ``environment`` is the whole environment of commands, ``timeout_s`` their bound.
+    """The files of one workspace."""
 
-    ``screened`` says that whoever passes calls on has asked people about those that policy leaves to them; otherwise
-    those are denied.
-    """
-
-    def __init__(
-        self,
-        workspace: Path,
-        *,
-        read_only: bool,
-        environment: Mapping[str, str],
-        timeout_s: float,
-        screened: bool = False,
-    ) -> None:
+    def __init__(self, workspace: str, *, read_only: bool) -> None:
         self._root = Root(workspace)
-        self._workspace = workspace.resolve()
-        self._environment = environment
-        self._timeout_s = timeout_s
-        self._screened = screened
-        self._judge = judge_read_only if read_only else judge
         self._read_only = read_only
-        self.tools = {
-            "read_file": Tool(ReadFile, self._read),
-            "list": Tool(ListFiles, self._list),
-            "write_file": Tool(WriteFile, self._write),
-            "edit_file": Tool(EditFile, self._edit),
-            "run_command": Tool(RunCommand, self._run),
+        self._tools: Mapping[str, Callable[..., str]] = {
+            "read_file": self._read,
+            "list": self._list,
+            "write_file": self._write,
+            "edit_file": self._edit,
         }
 
     def close(self) -> None:
         """Let go of the workspace."""
         self._root.close()
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Said:
-        """Make a call; what goes wrong is said in words, with its code. Raises nothing but CancelledError."""
-        tool = self.tools.get(name)
-        if tool is None:
-            return Said(f"unsupported_tool_name: there is no tool {name!r}", failed=True)
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Said:
+        """Make a call; what goes wrong is said. Blocks."""
         try:
-            said = await tool.does(tool.arguments.model_validate(arguments))
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
-            return Said(f"bad_arguments: {faults}", failed=True)
-        except StepwiseError as error:
-            return Said(f"{error.code}: {error.message}", failed=True)
-        except (OSError, UnicodeError) as error:
-            return Said(f"{type(error).__name__}: {error}", failed=True)
-        return Said(cut(said.text, MAX_OUTPUT), failed=said.failed)
+            given = checked(name, arguments)
+            return Said(cut(self._tools[name](**given), MAX_OUTPUT))
+        except Exception as error:  # noqa: BLE001 - a folder that is too deep, say: whoever called has to know
+            return failure(error)
 
-    async def _read(self, given: ReadFile) -> Said:
-        text = await asyncio.to_thread(self._text, given.path)
-        lines = text.splitlines(keepends=True)[given.offset - 1 :]
-        return Said("".join(lines[: given.limit]))
+    def _read(self, *, path: str, offset: int, limit: int | None) -> str:
+        lines = self._text(path).splitlines(keepends=True)[offset - 1 :]
+        return "".join(lines[:limit])
 
-    async def _list(self, given: ListFiles) -> Said:
-        entries = await asyncio.to_thread(self._root.list, given.path, recursive=given.recursive)
+    def _list(self, *, path: str, recursive: bool) -> str:
+        entries = self._root.list(path, recursive=recursive)
         lines = [f"{entry.path}{'/' if entry.type == 'directory' else ''}" for entry in entries]
-        return Said("\n".join(lines) or "(nothing)")
+        return "\n".join(lines) or "(nothing)"
 
-    async def _write(self, given: WriteFile) -> Said:
+    def _write(self, *, path: str, content: str) -> str:
         self._check_may_write()
-        data = given.content.encode()
-        await asyncio.to_thread(self._root.write_atomic, given.path, data)
-        return Said(f"Wrote {len(data)} bytes to {given.path}.")
+        data = content.encode()
+        self._root.write_atomic(path, data)
+        return f"Wrote {len(data)} bytes to {path}."
 
-    async def _edit(self, given: EditFile) -> Said:
+    def _edit(self, *, path: str, old: str, new: str, all: bool) -> str:  # noqa: A002 - as clients know it
         self._check_may_write()
-
-        def replace() -> int:
-            text = self._text(given.path)
-            found = text.count(given.old)
-            if found == 0:
-                raise Denied("text_not_found", f"{given.path} does not contain the text")
-            if found > 1 and not given.all:
-                raise Denied("text_not_unique", f"{given.path} contains the text {found} times")
-            self._root.write_atomic(given.path, text.replace(given.old, given.new).encode())
-            return found
-
-        found = await asyncio.to_thread(replace)
-        return Said(f"Replaced {found} in {given.path}.")
-
-    async def _run(self, given: RunCommand) -> Said:
-        verdict = self._judge(given.command, workspace=str(self._workspace))
-        if verdict.decision == "deny" or (verdict.decision == "ask" and not self._screened):
-            raise Denied(verdict.code, verdict.reason)
-        timeout_s = min(given.timeout_s or self._timeout_s, self._timeout_s)
-        finished = await run(
-            [_SHELL, "-c", given.command],
-            cwd=self._workspace,
-            env=self._environment,
-            timeout_s=timeout_s,
-            grace_s=_GRACE_S,
-            max_output=_KEPT_BYTES,
-        )
-        return Said(_told(finished, timeout_s), failed=not finished.ok)
+        text = self._text(path)
+        found = text.count(old)
+        if found == 0:
+            raise Denied("text_not_found", f"{path} does not contain the text")
+        if found > 1 and not all:
+            raise Denied("text_not_unique", f"{path} contains the text {found} times")
+        self._root.write_atomic(path, text.replace(old, new).encode())
+        return f"Replaced {found} in {path}."
 
     def _check_may_write(self) -> None:
         if self._read_only:
@@ -198,12 +95,3 @@ class Workshop:
         if b"\0" in content.data:
             raise PathDenied("E_PATH_NOT_REGULAR", path, "the file is no text")
         return content.data.decode()
-
-
-def _told(finished: Finished, timeout_s: float) -> str:
-    parts = [part.decode("utf-8", "replace") for part in (finished.stdout, finished.stderr) if part]
-    if finished.timed_out:
-        parts.insert(0, f"Ended after {timeout_s:g} seconds.\n")
-    elif not finished.ok:
-        parts.insert(0, f"Exit code {finished.exit_code}, signal {finished.signal}.\n")
-    return "".join(parts) or "(no output)"

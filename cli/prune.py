@@ -25,7 +25,7 @@ from cli.session import complain, say, say_json
 from cli.words import many, moment, read_size, read_span, size
 from schemas.errors import BadInput
 from store.retention import Retention, Rules, Use, due
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 QUIET_S: Final = 60.0
 """A run whose agent's log on this machine grew within this time is left alone, seconds."""

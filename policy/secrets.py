@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from schemas.tools import head_of_cut
+from schemas.cutting import head_of_cut
 
 Kind = Literal[
     "exact",

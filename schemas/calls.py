@@ -23,7 +23,7 @@ from schemas.common import (
     Usage,
     UtcTime,
 )
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import RunEvent
 from schemas.facts import GateFact, StepFacts
 from schemas.flow import FlowSpec

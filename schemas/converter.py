@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
@@ -12,7 +12,11 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
 from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadConverter
 from temporalio.exceptions import ApplicationError
 
-from schemas.errors import SAID_ERROR_TYPES
+from schemas.common import Outcome
+from schemas.errors import OWN_ERROR_TYPES
+
+_SAID_TYPES = frozenset((*OWN_ERROR_TYPES, *get_args(Outcome), "Refused", "UnknownWorkflowType"))
+"""ApplicationError types that answer a person: their message says everything, a stack trace would bury it."""
 
 
 class Unreadable:
@@ -49,7 +53,7 @@ class _PlainFailureConverter(DefaultFailureConverter):
         self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
     ) -> None:
         super().to_failure(exception, payload_converter, failure)
-        if isinstance(exception, ApplicationError) and exception.type in SAID_ERROR_TYPES:
+        if isinstance(exception, ApplicationError) and exception.type in _SAID_TYPES:
             failure.ClearField("stack_trace")
             failure.ClearField("cause")
 

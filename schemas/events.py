@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from schemas.common import AgentPhase, Durable, Usage, UtcTime
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.questions import Answer, Question
 from schemas.tools import NormalizedToolCall
 

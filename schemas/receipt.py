@@ -16,7 +16,7 @@ from schemas.common import (
     UtcTime,
     Verification,
 )
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.facts import GateCounts
 from schemas.handoff import PartialReason, StopMethod
 from schemas.routing import RoutingOutcome, TerminationReason

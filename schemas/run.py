@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from schemas.common import Approval, Budget, Closed, Durable, Outcome, Publish, Usage, Verification
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.flow import Scalar
 from schemas.fork import ForkOf
 

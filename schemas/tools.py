@@ -9,19 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator
 
 from schemas.common import AgentPhase, Durable, UtcTime
+from schemas.cutting import cut
 
-MAX_TOOL_TEXT = 2_000
-MAX_NOTE = 40
-_NOTE = re.compile(r"… \[\d{1,20} characters in all\]\Z")
-_NOTE_WITHIN = 64
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def cut(text: str, limit: int = MAX_TOOL_TEXT) -> str:
-    """Return at most about ``limit`` characters of ``text``: the head, and how long it was; cut only once."""
-    if len(text) <= limit or (len(text) <= limit + MAX_NOTE and head_of_cut(text) is not None):
-        return text
-    return f"{text[:limit]}… [{len(text)} characters in all]"
 
 
 def shortened(limit: int) -> AfterValidator:
@@ -34,12 +24,6 @@ def shortened(limit: int) -> AfterValidator:
 
 def _shortened(text: str, limit: int) -> str:
     return cut(_CONTROL.sub(" ", text), limit)
-
-
-def head_of_cut(text: str) -> int | None:
-    """Return how many characters of a cut text are its own, before the note; None for one that is not cut."""
-    note = _NOTE.search(text, max(0, len(text) - _NOTE_WITHIN))
-    return note.start() if note else None
 
 
 class NormalizedToolCall(Durable):

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from schemas.attempt_event import AttemptEvent
 from schemas.calls import AttemptKey
 from schemas.common import AgentPhase, ArtifactRef
-from schemas.errors import ErrorEnvelope, EvidenceConflict, StepwiseError
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import EvidenceConflict, StepwiseError
 from schemas.events import (
     ErrorEvent,
     SessionOpened,

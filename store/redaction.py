@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, quote_plus
 
 from policy.secrets import MARKER, MAX_PASSES, is_plain_value, is_secret_field, marker, redact
-from schemas.tools import head_of_cut
+from schemas.cutting import head_of_cut
 from store.errors import RedactionFailed
 
 MIN_SECRET: Final = 6

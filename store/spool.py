@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from schemas.cutting import cut
 from schemas.json_text import parse_json
-from schemas.tools import cut
 from store.errors import StoreUnavailable
 from store.evidence import line_of
 

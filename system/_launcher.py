@@ -15,11 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 from system._errors import SPAWN_CODES, GuardUnavailable, SpawnFailed
-from system._leftovers import end_tree
-from system._tree import KILL_LIMIT_S, KILL_ORDER, NO_SUBREAPER, Message
+from system._tree import KILL_LIMIT_S, KILL_ORDER, NO_SUBREAPER, Message, birth
 
 StoppedBy = Literal["exited", "terminated", "killed", "lost"]
 """How a child ended: by itself, by SIGTERM, by SIGKILL, or killed because its guard was."""
@@ -131,7 +128,7 @@ class Guarded:
         self.pid = pid
         self._guard_pid = guard_pid
         self._control = control
-        self._report = asyncio.create_task(_read_report(control, _process(pid)))
+        self._report = asyncio.create_task(_read_report(control, pid, birth(pid)))
         LAUNCHER.live.add(self)
 
     async def ended(self, within_s: float | None = None) -> Report | None:
@@ -204,20 +201,15 @@ class _Control:
                     continue
 
 
-def _process(pid: int) -> psutil.Process | None:
-    """Return the process while its number cannot be another's; None if it has ended."""
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid)
-    return None
-
-
-async def _read_report(control: _Control, child: psutil.Process | None) -> Report:
+async def _read_report(control: _Control, pid: int, born: int | None) -> Report:
     message = await control.receive()
     if message:
         return Report(**message)
-    if child is not None:
+    if born is not None:
         # The launcher ends what a guard leaves behind, but it may have been killed as well.
-        await end_tree(child)
+        from system.leftovers import end_tree  # noqa: PLC0415 - slow, and hardly ever needed
+
+        await end_tree(pid, born)
     return Report(stopped_by="lost")
 
 

@@ -126,14 +126,27 @@ def release(descriptors: Sequence[int]) -> None:
     os.close(null)
 
 
+def birth(pid: int) -> int | None:
+    """Return when a process began, in ticks since the machine did; None if it has ended."""
+    try:
+        return int(_stat(pid)[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _stat(pid: int | str) -> list[bytes]:
+    """Return what ``/proc`` says of a process after its name, which may hold anything: first its state and parent."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+        return file.read().rpartition(b")")[2].split()
+
+
 def descendants(skip: Collection[int] = ()) -> dict[int, bool]:
     """Map each descendant of this process to whether it runs; the subtrees of ``skip`` are left out."""
     children: dict[int, list[tuple[int, bool]]] = {}
     for name in (entry.name for entry in os.scandir("/proc")):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to import
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                state, parent = _stat(name)[:2]
             except (OSError, ValueError):
                 continue
             children.setdefault(int(parent), []).append((int(name), state not in (b"Z", b"X")))

@@ -7,13 +7,14 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from system.paths import NEVER, PathDenied, canonical_name, check_new, check_writable, parts_of
 from system.untrusted import remove_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path  # slow to import, for a server of tools that starts with every agent
 
 DEFAULT_MAX_BYTES: Final = 5_000_000
 MAX_ENTRIES: Final = 10_000
@@ -30,8 +31,7 @@ _TYPES: Final[dict[int, FileType]] = {
 }
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A path below the root as ``lstat`` shows it; ``size`` in bytes, ``modified_ns`` since the epoch."""
 
     path: str
@@ -41,8 +41,7 @@ class Entry:
     modified_ns: int
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """The first bytes of a file, and how many it has in all."""
 
     data: bytes
@@ -61,8 +60,7 @@ class Root:
     NotADirectoryError, IsADirectoryError) for one that is but does not fit what is there. Calls block.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
         self._roots = tuple({os.path.abspath(path), os.path.realpath(path)})  # noqa: PTH100 - as text
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 

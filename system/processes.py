@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from policy.secrets import find, is_secret_name
 from system._errors import (
     GuardUnavailable,
     LineTooLong,
@@ -27,13 +26,11 @@ from system._errors import (
     StdinClosed,
 )
 from system._launcher import GUARD_SCRIPT, LAUNCHER, Guarded, Report, StoppedBy, spawn
-from system._leftovers import RUN_VARIABLE, end_leftovers, leftovers
 from system._output import Kept, Source
 from system._tree import DEFAULT_GRACE_S, conceal
 
 __all__ = [
     "ALLOWED_ENV",
-    "RUN_VARIABLE",
     "Child",
     "Finished",
     "GuardUnavailable",
@@ -44,10 +41,8 @@ __all__ = [
     "StdinClosed",
     "StoppedBy",
     "child_env",
-    "end_leftovers",
     "guarded_argv",
     "keep_to_itself",
-    "leftovers",
     "run",
     "shutdown",
 ]
@@ -285,6 +280,8 @@ def child_env(
 
     One whose name or value says that it is a secret never passes, whoever allows it.
     """
+    from policy.secrets import find, is_secret_name  # noqa: PLC0415 - slow, and many a process needs no environment
+
     source = os.environ if base is None else base
     passed = {
         name: source[name]

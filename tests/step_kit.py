@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from schemas.events import TransportEvent
 from schemas.handoff import HandoffDraft
 from schemas.routing import RoutingSignal
-from system.processes import RUN_VARIABLE
+from system.leftovers import RUN_VARIABLE
 from transports.port import SessionSpec, StepSession, Transport, WorkRequest
 
 WRITTEN: Final = "written.txt"

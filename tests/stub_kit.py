@@ -15,6 +15,7 @@ from typing import Any
 from schemas.events import TransportEvent
 from schemas.tools import NormalizedToolCall
 from system import processes
+from system.leftovers import RUN_VARIABLE
 from transports.port import SessionSpec, WorkOutcome, WorkRequest
 from transports.stub import StubTransport
 from transports.stub_session import StubSession
@@ -56,7 +57,7 @@ class Stage:
             place={"step": "build", "visit": 1, "attempt": attempt, "iteration": 1},
             workspace=self.workspace,
             private=self.folder / "private" / f"attempt-{attempt}",
-            environment={processes.RUN_VARIABLE: self.folder.name, "COLOUR": "blue"},
+            environment={RUN_VARIABLE: self.folder.name, "COLOUR": "blue"},
             state=self.folder / "state",
             system="",
             model=None,

@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.errors import StepwiseError, envelope_of
+from schemas.envelopes import envelope_of
+from schemas.errors import StepwiseError
 from schemas.events import SessionOpened
 from system.files import write_atomic
 from transports.claude_cli_link import CliLink

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from transports.claude_program import SECRETS
 
 _MEND_KEY: Final = f"set {' or '.join(SECRETS)} for the worker"

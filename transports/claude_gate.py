@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from policy.commands import Verdict
+from schemas.cutting import cut
 from schemas.events import QuestionEvent
 from schemas.questions import Answer, CallRequest, Question, QuestionItem, call_signature
-from schemas.tools import cut
 from transports.claude_policy import QUESTION
 from transports.pauses import Pauses
 from transports.port import Emit, Park, SessionSpec, WorkOutcome

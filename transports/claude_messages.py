@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from schemas.common import Usage
+from schemas.cutting import cut
 from schemas.events import (
     SubagentEnded,
     SubagentStarted,
@@ -19,7 +20,7 @@ from schemas.events import (
     TransportEvent,
     UsageEvent,
 )
-from schemas.tools import NormalizedToolCall, cut
+from schemas.tools import NormalizedToolCall
 from transports.claude_errors import Failure
 from transports.claude_policy import SUBAGENT
 from transports.claude_usage import counted

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from policy.commands import Verdict
-from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
+from schemas.envelopes import ErrorEnvelope, envelope_of
+from schemas.errors import StepwiseError
 from transports.claude_gate import Gate
 from transports.claude_messages import Reader, Source
 from transports.claude_policy import Toolset, judge_tool

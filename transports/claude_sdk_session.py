@@ -28,7 +28,8 @@ from claude_agent_sdk import (
 )
 from pydantic import BaseModel
 
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import StepwiseError
 from schemas.events import TextEvent
 from transports.claude_gate import Gate, hook_says
 from transports.claude_hand_in import NAMES, TOOLS, HandIn, tool_for

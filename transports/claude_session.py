@@ -12,7 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
+from schemas.envelopes import ErrorEnvelope, envelope_of
+from schemas.errors import StepwiseError
 from schemas.events import ErrorEvent, RateLimited, TextEvent, TurnEnded
 from transports.claude_errors import Failure, classify
 from transports.claude_gate import Gate, Mode
@@ -98,7 +99,7 @@ class ClaudeSession:
                     turn.heard(event)
         except _ODD as error:
             if turn is not None:
-                turn.heard(ErrorEvent(error=_odd(frame, error).envelope()))
+                turn.heard(ErrorEvent(error=ErrorEnvelope.of(_odd(frame, error))))
         if turn is not None and turn.ended_by is None:
             self._end_if_due(turn, frame)
         if frame.get("type") == "result":
@@ -290,7 +291,7 @@ class ClaudeSession:
         if isinstance(end, WireBroken):
             code = "session_closed" if self._closed else end.code
             return WorkOutcome(
-                end="failed", stop_reason=code, error=end.envelope().model_copy(update={"code": code})
+                end="failed", stop_reason=code, error=ErrorEnvelope.of(end).model_copy(update={"code": code})
             )
         found = classify(self.reader.failure(end))
         return WorkOutcome(

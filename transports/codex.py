@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import StepwiseError
 from schemas.events import SessionOpened
 from transports import codex_program as program
 from transports.codex_errors import KEY
@@ -116,7 +117,7 @@ class CodexTransport:
                 lost=line.lost,
             )
         except StepwiseError as error:
-            raise TransportError(error.envelope()) from error
+            raise TransportError(ErrorEnvelope.of(error)) from error
         try:
             return await _opened(spec, server, line, emit)
         except BaseException as error:
@@ -124,7 +125,7 @@ class CodexTransport:
             if isinstance(error, TimeoutError):
                 raise _unusable("agent_silent", "the app-server does not answer", retryable=True) from error
             if isinstance(error, StepwiseError):
-                raise TransportError(error.envelope()) from error
+                raise TransportError(ErrorEnvelope.of(error)) from error
             if isinstance(error, KeyError | TypeError):
                 raise _unusable("agent_protocol", f"an answer is not understood: {error!r}") from error
             raise

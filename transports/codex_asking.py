@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from policy.commands import Verdict
+from schemas.cutting import cut
 from schemas.events import QuestionEvent
 from schemas.questions import (
     OWN_JUDGEMENT,
@@ -17,7 +18,6 @@ from schemas.questions import (
     QuestionItem,
     call_signature,
 )
-from schemas.tools import cut
 from transports.codex_policy import COMMAND, READ_ONLY, judge_changes, judge_command, relative, script_of
 from transports.codex_rollout import Rollout
 from transports.codex_rpc import Unanswerable

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from schemas.errors import ErrorEnvelope
-from schemas.tools import cut
+from schemas.cutting import cut
+from schemas.envelopes import ErrorEnvelope
 from transports.codex_asking import Desk
 from transports.codex_errors import Failure
 from transports.codex_rollout import Rollout

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.errors import ErrorEnvelope
-from schemas.tools import cut
+from schemas.cutting import cut
+from schemas.envelopes import ErrorEnvelope
 from system.processes import how_ended
 
 KEY: Final = "OPENAI_API_KEY"

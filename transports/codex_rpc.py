@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import psutil
 
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import StepwiseError
 from schemas.json_text import parse_json
 from system.processes import Child, ProcessError
 from transports.codex_errors import crashed

@@ -11,7 +11,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
+from schemas.envelopes import ErrorEnvelope, envelope_of
+from schemas.errors import StepwiseError
 from schemas.events import ErrorEvent, RateLimited, TextEvent, TurnEnded
 from transports.codex_asking import Desk
 from transports.codex_course import Course, failed, interrupted

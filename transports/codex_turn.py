@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.common import Usage
+from schemas.cutting import cut
 from schemas.events import TextEvent, ToolEnded, ToolStarted, UsageEvent
-from schemas.tools import NormalizedToolCall, cut
+from schemas.tools import NormalizedToolCall
 from transports.codex_errors import Failure, classify
 from transports.codex_policy import COMMAND, PATCH, relative, script_of
 from transports.codex_rollout import Made, end_of, with_exit_code

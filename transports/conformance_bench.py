@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from schemas.events import TransportEvent
 from schemas.handoff import HandoffDraft
-from system.processes import leftovers
+from system.leftovers import leftovers
 from transports.port import SessionSpec, StepSession, StructuredResult, Transport, WorkOutcome, WorkRequest
 
 Behaviour = Literal[

@@ -7,7 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from schemas.tools import MAX_NOTE, MAX_TOOL_TEXT, NormalizedToolCall
+from schemas.cutting import MAX_NOTE, MAX_TOOL_TEXT
+from schemas.tools import NormalizedToolCall
 from transports.conformance_bench import (
     MARKER,
     OTHER,

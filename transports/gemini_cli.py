@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from schemas.errors import ErrorEnvelope, envelope_of
+from schemas.envelopes import ErrorEnvelope, envelope_of
 from schemas.events import SessionOpened
 from transports.gemini_home import DEFAULT_MODEL, NAME, Home
 from transports.gemini_log import SessionLost, make_resumable, session_file

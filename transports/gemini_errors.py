@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from transports.port import SESSION_LOST
 
 KEY: Final = "GEMINI_API_KEY"

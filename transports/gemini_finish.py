@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 
 # A key stands alone at the beginning of its line: in a text of a model its quotes would be escaped.
 _REASONS: Final = re.compile(rb'^\s*"finish_reasons": \[([^\]]*)\],\s*"role": "main"', re.MULTILINE)

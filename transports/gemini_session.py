@@ -10,7 +10,8 @@ from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
+from schemas.envelopes import ErrorEnvelope, envelope_of
+from schemas.errors import StepwiseError
 from schemas.events import ErrorEvent, TextEvent, TurnEnded
 from transports.gemini_home import Home
 from transports.gemini_log import SessionLost, session_file

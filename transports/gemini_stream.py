@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from policy.commands import Verdict
 from schemas.common import Usage
+from schemas.cutting import cut
 from schemas.events import TextEvent, ToolEnded, ToolStarted, UsageEvent
 from schemas.json_text import parse_json
-from schemas.tools import NormalizedToolCall, cut
+from schemas.tools import NormalizedToolCall
 from transports.gemini_log import Tail, usage_of
 from transports.gemini_policy import BUILT_IN, SHELL
 from transports.port import Emit

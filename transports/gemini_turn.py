@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from policy.commands import Verdict
 from schemas.common import Usage
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.cutting import cut
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import StepwiseError
 from schemas.events import RateLimited
 from schemas.questions import CallDecision, CallRequest, call_signature
-from schemas.tools import cut
 from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
 from transports.gemini_finish import cut_short

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import TransportEvent
 from schemas.handoff import StopMethod
 from schemas.questions import Answer, CallDecision, CallRequest, Given, Question

@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from schemas.common import Durable
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from system.files import write_atomic
 from transports.port import SESSION_LOST, TransportError
 

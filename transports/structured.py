@@ -11,9 +11,10 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
-from schemas.errors import ErrorEnvelope, StepwiseError, envelope_of
+from schemas.cutting import cut
+from schemas.envelopes import ErrorEnvelope, envelope_of
+from schemas.errors import StepwiseError
 from schemas.json_text import parse_json
-from schemas.tools import cut
 from transports.port import StructuredResult, WorkOutcome
 
 MAX_REPROMPTS: Final = 3

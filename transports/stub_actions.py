@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
 from schemas.common import Usage
-from schemas.errors import ErrorEnvelope
+from schemas.cutting import cut
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import QuestionEvent, RateLimited, TextEvent, UsageEvent
 from schemas.questions import Answer, CallRequest, Given, Question, QuestionItem, call_signature
 from schemas.scenario import (
@@ -35,7 +36,6 @@ from schemas.scenario import (
     Wait,
     WaitForSteer,
 )
-from schemas.tools import cut
 from transports.port import Emit, Park, SessionSpec, WorkOutcome
 from transports.stub_tools import COMMAND, Call, Stopped, Tools
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from schemas.common import SessionMode
-from schemas.errors import StepwiseError, envelope_of
+from schemas.envelopes import envelope_of
+from schemas.errors import StepwiseError
 from schemas.events import ErrorEvent, TextEvent, TransportEvent, TurnEnded
 from schemas.scenario import Action, Ask, Turn
 from transports.port import Emit, SessionSpec, StopReport, StructuredResult, WorkOutcome, WorkRequest

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from policy.commands import judge_argv
+from schemas.cutting import cut
 from schemas.errors import StepwiseError
 from schemas.events import ToolEnded, ToolStarted
 from schemas.scenario import Calls, Edit, Run
-from schemas.tools import NormalizedToolCall, cut
+from schemas.tools import NormalizedToolCall
 from system.files import Root
 from system.paths import PathDenied
 from system.processes import Finished, SpawnFailed, run

@@ -9,7 +9,8 @@ from temporalio.exceptions import ApplicationError
 
 from schemas.calls import AcquireOut, Lease, ReleaseIn
 from schemas.common import Outcome
-from schemas.errors import OWN_ERROR_TYPES, ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import OWN_ERROR_TYPES
 from schemas.routing import RoutingState
 from schemas.run import FlowResult
 from schemas.run_state import GateSeen, OwedGate, RunState

@@ -10,9 +10,9 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from schemas.cutting import cut
 from schemas.run import FlowResult
 from schemas.run_state import PartialView, PendingItem, ReceiptsView, RoutingView, RunStatus
-from schemas.tools import cut
 from workflows.engine import execute
 from workflows.mailbox import Mailbox
 from workflows.messages import INTERNAL, MAX_REFUSAL, MESSAGES, BadMessage, Message, parse, refusal

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from policy.plain import typed
 from schemas.common import ArtifactRef
+from schemas.cutting import cut
 from schemas.flow import StepSpec
 from schemas.run_state import RunState
-from schemas.tools import cut
 from workflows.facts import Carry, gates_line
 
 MAX_LINE = 400

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from schemas.answers import BadAnswer, checked
 from schemas.calls import ASKED, RECORDED, SETTLED, Recorded
 from schemas.common import Closed, Durable
+from schemas.cutting import cut
 from schemas.messages import (
     Abort,
     AnswerQuestion,
@@ -28,7 +29,6 @@ from schemas.messages import (
 )
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, Settled, State, WaitFor
-from schemas.tools import cut
 
 LEGAL_NOW = "; legal now: "
 """Between what a message was refused for and what is legal instead."""

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from policy.plain import code, inline, quoted
+from schemas.cutting import cut
 from schemas.messages import Resume
 from schemas.questions import CallRequest, Question
 from schemas.run_state import Asked, LegalAnswer, PendingItem, RunState, Waiting
-from schemas.tools import cut
 from workflows.messages import Situation, withdraws
 
 Choice = tuple[str, str, dict[str, Any] | None]

@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from schemas.calls import AttemptKey
 from schemas.common import Outcome
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.flow import StepSpec
 from schemas.handoff import PartialReason
 from schemas.messages import Abort, Approve, ExtendBudget, Reject, Resume

@@ -24,7 +24,7 @@ from schemas.events import RunEvent
 from schemas.handoff import PartialHandoff
 from schemas.receipt import StepReceipt
 from schemas.run import FlowResult
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 PERSONA: Final = """\
 ---

@@ -16,7 +16,8 @@ from process_kit import TREE, no_launcher_is_left, python
 
 from system import _launcher
 from system._tree import NO_SUBREAPER
-from system.processes import Child, GuardUnavailable, end_leftovers, guarded_argv, run
+from system.leftovers import end_leftovers
+from system.processes import Child, GuardUnavailable, guarded_argv, run
 
 pytestmark = pytest.mark.chaos
 

@@ -12,7 +12,7 @@ from conftest import UNITTEST, Rig
 from flow_kit import file_at, files_at, flow, gate, git, partial_of, script, step, transcript_of, turn
 from run_kit import ended, resume, said, start, update, waiting
 
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 pytestmark = pytest.mark.chaos
 

@@ -23,7 +23,7 @@ from temporalio.client import WorkflowHistory
 
 from schemas.calls import FINALIZE, MEASURE, WORK
 from schemas.run import FlowResult
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 pytestmark = pytest.mark.chaos
 

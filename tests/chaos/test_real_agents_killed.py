@@ -35,7 +35,7 @@ from step_kit import SIGNAL
 from schemas.receipt import StepReceipt
 from schemas.run import FlowResult
 from system._launcher import GUARD_SCRIPT
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 pytestmark = pytest.mark.chaos
 

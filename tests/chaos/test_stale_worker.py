@@ -27,7 +27,7 @@ from flow_kit import (
 from run_kit import READ_ONLY, Played, ended, start, update, waiting
 
 from schemas.run_state import RunStatus
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 pytestmark = pytest.mark.chaos
 

@@ -12,7 +12,7 @@ from chaos_kit import Counted, Link, beside, happens, killed
 from conftest import Rig
 
 from schemas.calls import RECORD, WORK
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 pytestmark = pytest.mark.chaos
 

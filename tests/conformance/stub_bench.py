@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from system import processes
+from system.leftovers import RUN_VARIABLE
 from transports.conformance_bench import (
     DANGEROUS,
     ESCAPE,
@@ -81,7 +81,7 @@ class StubBench:
             place={"step": step, "visit": 1, "attempt": 1, "iteration": 1},
             workspace=workspace,
             private=self.folder / "private" / step,
-            environment={processes.RUN_VARIABLE: run_id},
+            environment={RUN_VARIABLE: run_id},
             state=self.folder / "state",
             system="",
             model=None,

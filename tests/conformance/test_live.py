@@ -14,7 +14,8 @@ from typing import Final
 import pytest
 from session_files import file_of
 
-from system.processes import RUN_VARIABLE, shutdown
+from system.leftovers import RUN_VARIABLE
+from system.processes import shutdown
 from transports import registry
 from transports.conformance import CHECKS, Check, prove
 from transports.conformance_bench import DANGEROUS, MARKER, OTHER, QUESTION, WORDS, Behaviour

@@ -47,7 +47,8 @@ from schemas.settings import WorkerSettings
 from store.blobs import open_blobs
 from store.evidence import Evidence
 from store.redaction import Redactor
-from system.processes import leftovers, shutdown
+from system.leftovers import leftovers
+from system.processes import shutdown
 from transports.port import Transport
 from transports.registry import open_transports
 

@@ -17,7 +17,7 @@ from rules_kit import is_steered, post_rules, say_rules
 from session_files import file_of
 
 from policy.commands import Verdict, judge
-from system.processes import RUN_VARIABLE
+from system.leftovers import RUN_VARIABLE
 from transports.claude_session import ClaudeSession
 from transports.conformance_bench import (
     DANGEROUS,

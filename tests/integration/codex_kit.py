@@ -21,7 +21,7 @@ from session_files import file_of
 from policy.commands import Verdict, judge
 from schemas.events import TransportEvent
 from schemas.tools import NormalizedToolCall
-from system.processes import RUN_VARIABLE, leftovers
+from system.leftovers import RUN_VARIABLE, leftovers
 from transports.codex import CodexTransport
 from transports.codex_program import find_program
 from transports.conformance_bench import (

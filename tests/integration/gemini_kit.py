@@ -34,7 +34,7 @@ from session_files import file_of
 from policy.commands import Verdict, judge
 from schemas.events import ToolEnded, TransportEvent
 from schemas.tools import NormalizedToolCall
-from system import processes
+from system.leftovers import RUN_VARIABLE, leftovers
 from transports.conformance_bench import (
     DANGEROUS,
     ESCAPE,
@@ -143,7 +143,7 @@ WORK: dict[str, Callable[[Seen], Reply]] = {
 
 def end_program(run_id: str) -> None:
     """Kill the program itself, as a crash would end it; its guard and its children go on."""
-    for pid in processes.leftovers(run_id):
+    for pid in leftovers(run_id):
         with suppress(psutil.NoSuchProcess):
             words = psutil.Process(pid).cmdline()
             # The guard has the program's words, too, after its own.
@@ -185,7 +185,7 @@ class GeminiBench:
         if behaviour == "project":
             post_rules(workspace, "GEMINI.md")
         run_id = self.run_id
-        environment = {"PATH": os.environ["PATH"], processes.RUN_VARIABLE: run_id}
+        environment = {"PATH": os.environ["PATH"], RUN_VARIABLE: run_id}
         given: dict[str, Any] = {
             "run_id": run_id,
             "place": {"step": step, "visit": 1, "attempt": 1, "iteration": 1},

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from schemas.errors import OWN_ERROR_TYPES
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 __all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 

@@ -22,7 +22,7 @@ from activities import sessions as sessions_module
 from schemas.calls import WorkOut
 from schemas.events import TextEvent
 from schemas.handoff import StopMethod
-from system.processes import leftovers
+from system.leftovers import leftovers
 from transports.port import Emit, SessionSpec, StepSession, StopReport, WorkOutcome, WorkRequest
 from transports.stub import StubTransport
 from transports.stub_session import StubSession

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from schemas.calls import MeasureOut
-from system.processes import leftovers
+from system.leftovers import leftovers
 
 JUNIT = "<testsuite><testcase name='a'/><testcase name='b'/></testsuite>"
 

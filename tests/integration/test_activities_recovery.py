@@ -18,7 +18,8 @@ from temporalio.testing import ActivityEnvironment
 from schemas.calls import CANCELLED, AttemptKey, Recover, WorkOut
 from schemas.facts import StepFacts
 from schemas.handoff import PartialHandoff
-from system.processes import end_leftovers, leftovers, shutdown
+from system.leftovers import end_leftovers, leftovers
+from system.processes import shutdown
 
 HANGING = """\
 version: 1

@@ -23,7 +23,8 @@ from schemas.handoff import HandoffEnvelope
 from schemas.receipt import StepReceipt
 from schemas.run_record import RunRecord
 from system.devserver import DevServer
-from system.processes import leftovers, run
+from system.leftovers import leftovers
+from system.processes import run
 
 HANGING = (
     "version: 1\nsteps:\n  implement: {turns: [{work: [{do: edit, path: half, content: x}, {do: hang}]}]}\n"

@@ -26,12 +26,12 @@ from temporalio.testing import ActivityEnvironment
 
 from schemas.calls import WorkResult
 from schemas.common import Budget
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import ErrorEvent
 from schemas.facts import StepFacts
 from schemas.handoff import SessionRef
 from schemas.receipt import StepReceipt
-from system.processes import leftovers
+from system.leftovers import leftovers
 from transports.port import (
     Availability,
     Emit,

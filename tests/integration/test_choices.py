@@ -15,7 +15,7 @@ from run_kit import READ_ONLY, TWO_STEPS, ended, refused, resume, signal, start,
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 import worker
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from transports.port import (
     Availability,
     Emit,

@@ -22,6 +22,7 @@ from model_servers.script import Garbage, Mind, Refuse, Reply, Run, Say, Seen, T
 
 from schemas.events import ToolEnded
 from system import processes
+from system.leftovers import leftovers
 from transports import registry
 from transports.claude_session import ClaudeSession
 from transports.conformance_bench import Heard, is_sign_of_work
@@ -52,7 +53,7 @@ async def session_of(
             yield session, heard, server
         finally:
             await session.aclose()
-    assert await asyncio.to_thread(processes.leftovers, spec.run_id) == []
+    assert await asyncio.to_thread(leftovers, spec.run_id) == []
 
 
 def ended_as(outcome: WorkOutcome) -> tuple[str, str | None]:
@@ -262,7 +263,7 @@ async def test_a_second_cancel_leaves_nothing_behind(
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await work
-        assert await asyncio.to_thread(processes.leftovers, spec.run_id) == []
+        assert await asyncio.to_thread(leftovers, spec.run_id) == []
 
 
 async def test_a_budget_of_tokens_ends_the_turn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -166,22 +167,21 @@ async def test_calls_run_beside_each_other_and_end_with_the_client(workspace: Pa
 
 
 async def test_a_client_may_say_all_at_once_and_in_any_pieces(workspace: Path) -> None:
+    def called(number: int, name: str, **arguments: Any) -> dict[str, Any]:
+        params = {"name": name, "arguments": arguments}
+        return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
     asked = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
-        *(
-            {
-                "jsonrpc": "2.0",
-                "id": number,
-                "method": "tools/call",
-                "params": {"name": "read_file", "arguments": {"path": "a.txt", "offset": number}},
-            }
-            for number in (3, 2)
-        ),
+        called(3, "read_file", path="a.txt", offset=3),
+        called(4, "run_command", command="head -n 1 a.txt"),
+        called(5, "read_file", path="a.txt", offset=2),
     ]
     lines = [json.dumps(message).encode() + b"\n" for message in asked]
     # In pieces: half of the next message comes with each, and the rest of it once that is answered.
-    torn = [lines[0] + lines[1][:20], lines[1][20:] + lines[2][:20], lines[2][20:] + lines[3]]
+    torn = [line[20:] + after[:20] for line, after in itertools.pairwise([*lines, b""])]
+    torn[0] = lines[0][:20] + torn[0]
     for pieces in ([b"".join(lines)], torn):
         server = await asyncio.create_subprocess_exec(
             *entry(workspace), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -202,7 +202,7 @@ async def test_a_client_may_say_all_at_once_and_in_any_pieces(workspace: Path) -
                 server.kill()
         assert [answer["id"] for answer in answers[:2]] == [1, 2]
         read = {answer["id"]: answer["result"]["content"][0]["text"] for answer in answers[2:]}
-        assert read == {3: "three\n", 2: "two\nthree\n"}
+        assert read == {3: "three\n", 4: "one\n", 5: "two\nthree\n"}
 
 
 async def test_what_is_no_request_is_refused_and_the_server_goes_on(workspace: Path) -> None:

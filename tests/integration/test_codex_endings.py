@@ -39,6 +39,7 @@ from schemas.events import TransportEvent
 from schemas.handoff import HandoffDraft
 from schemas.questions import Answer, Question
 from system import processes
+from system.leftovers import leftovers
 from transports.codex import CodexTransport
 from transports.codex_program import find_program
 from transports.conformance_bench import Heard
@@ -55,7 +56,7 @@ _SESSION = re.compile(r"session ID (\d+)")
 @pytest_asyncio.fixture(autouse=True)
 async def no_process_is_left(tmp_path: Path) -> AsyncIterator[None]:
     yield
-    left = await asyncio.to_thread(processes.leftovers, run_of(tmp_path))
+    left = await asyncio.to_thread(leftovers, run_of(tmp_path))
     await processes.shutdown()
     assert not left
 
@@ -321,7 +322,7 @@ async def test_a_session_that_was_killed_in_a_call_is_gone_on_with(tmp_path: Pat
         work = asyncio.create_task(session.work(WorkRequest("Do it."), heard.emit))
         await heard.until(lambda event: event.kind == "tool_started" and event.input == "sleep 600")
         await heard.until(lambda event: event.kind == "tool_ended")
-        for pid in processes.leftovers(spec.run_id):
+        for pid in leftovers(spec.run_id):
             if psutil.Process(pid).name() == "codex":
                 os.kill(pid, signal.SIGKILL)
         outcome = await work
@@ -339,7 +340,7 @@ async def test_a_server_that_ends_while_people_are_asked_ends_the_turn(tmp_path:
     cancelled = asyncio.Event()
 
     async def never(_: Question) -> Answer:
-        for pid in processes.leftovers(run_of(tmp_path)):
+        for pid in leftovers(run_of(tmp_path)):
             if psutil.Process(pid).name() == "codex":
                 os.kill(pid, signal.SIGKILL)
         try:

@@ -18,6 +18,7 @@ from harmless import FORK_BOMB, Harmless
 from model_servers.script import Call, Part, Run, Write, in_order, turn
 
 from system import processes
+from system.leftovers import RUN_VARIABLE
 from transports.conformance_bench import Heard, opened
 from transports.gemini_gate import Gate
 from transports.gemini_policy import ALLOWED_TOOLS, BACKGROUND, READING
@@ -66,7 +67,7 @@ async def test_the_floor_holds_without_a_hook(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Gate, "command", "exit 7")  # the program lets calls pass when its hook fails so
     commands = [*FLOOR, "rm -rf build", "touch ran"]
     harmless, bench = Harmless(tmp_path), GeminiBench(tmp_path)
-    environment = {"PATH": harmless.path, processes.RUN_VARIABLE: bench.run_id}
+    environment = {"PATH": harmless.path, RUN_VARIABLE: bench.run_id}
     with serving(in_order(turn(*map(Run, commands))), monkeypatch):
         outcome, heard = await work(bench, environment=environment)
     assert harmless.called() == ["rm -rf build"]

@@ -14,7 +14,7 @@ from model_servers.script import Reply, Seen, Write, turn
 from session_files import DAMAGES, file_of
 
 from schemas.calls import SessionPhaseIn, WorkOut, WorkResult
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from transports import registry
 from transports.port import SESSION_LOST, Emit, SessionSpec, StructuredResult, WorkOutcome, WorkRequest
 from transports.resuming import drop_mark

@@ -24,6 +24,7 @@ from step_kit import hot_step, make_spec  # noqa: E402
 
 from benchmarks.held import below, children, descriptors  # noqa: E402
 from system import processes  # noqa: E402
+from system.leftovers import leftovers  # noqa: E402
 from transports import registry  # noqa: E402
 from transports.port import SessionSpec, Transport  # noqa: E402
 
@@ -74,7 +75,7 @@ async def _held(spec: SessionSpec, seconds: float) -> Held:
         await asyncio.sleep(_LOOK_S)
     gc.collect()
     return Held(
-        processes=[*children(own), *(f"{pid} of the run" for pid in processes.leftovers(RUN))],
+        processes=[*children(own), *(f"{pid} of the run" for pid in leftovers(RUN))],
         descriptors=sorted(descriptors(own.pid)),
         # The event loop's pool grows to its bound and stays.
         threads=sorted(one.name for one in threading.enumerate() if not one.name.startswith(_POOL)),

@@ -38,7 +38,7 @@ from schemas.run_state import MAX_CONTEXT, MAX_DECISIONS, MAX_RECEIPTS
 from store.errors import NotStored
 from store.journal import Journal
 from store.receipts import Receipts
-from system.processes import leftovers
+from system.leftovers import leftovers
 from workflows.conversation import MAX_STEERS
 from workflows.facts import MAX_FACTS_BYTES
 from workflows.journal import MAX_PENDING

@@ -22,7 +22,7 @@ from run_kit import READ_ONLY, Played, ended, start
 from step_kit import SIGNAL, doing
 
 from benchmarks.held import Held, gained, held
-from system import processes
+from system.leftovers import leftovers
 from transports import registry
 
 RUNS: Final = int(os.environ.get("STEPWISE_LEAK_RUNS") or 3)
@@ -98,7 +98,7 @@ class Watched:
             store=self._rig.store,
             empty=self._own.values(),
         )
-        of_run = (f"{pid} of the run" for pid in processes.leftovers(run_id))
+        of_run = (f"{pid} of the run" for pid in leftovers(run_id))
         return replace(now, processes=(*now.processes, *of_run))
 
 

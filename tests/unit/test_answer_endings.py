@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from activities.endings import NO_ANSWER, of_answer
-from schemas.errors import ErrorEnvelope, StepwiseError
+from schemas.envelopes import ErrorEnvelope
+from schemas.errors import StepwiseError
 from transports.port import StructuredResult, WorkOutcome
 from transports.structured import TurnLost, unanswered
 

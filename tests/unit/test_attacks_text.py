@@ -13,7 +13,7 @@ from hand_kit import Hand, Said, by_hand, whole
 
 from cli.session import complain, say
 from policy.plain import code, inline, quoted, typed, visible
-from schemas.errors import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope
 from schemas.events import ToolEnded
 from schemas.facts import GateFact
 from schemas.routing import RoutingSignal

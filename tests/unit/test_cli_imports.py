@@ -18,7 +18,7 @@ _IMPORTED = re.compile(r"^import '([\w.]+)' #", re.MULTILINE)
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"activities", "cli", "flows", "policy", "schemas", "store", "system", "transports", "workflows"}
-SLOW = {"asyncio", "opentelemetry", "psutil", "pydantic", "rich", "ruamel", "temporalio"}
+SLOW = {"asyncio", "jsonschema", "opentelemetry", "psutil", "pydantic", "rich", "ruamel", "temporalio"}
 GIVEN = {
     "workspace": str(ROOT),
     "read_only": True,
@@ -100,6 +100,45 @@ def test_what_stands_before_every_session_of_claude_imports_next_to_nothing() ->
 
     assert printed == "begun\n"
     assert launched - bare == {"__future__"}
+
+
+def called(tmp_path: Path, tool: str, **arguments: str) -> set[str]:
+    """Have the server of tools make a call, and wait for its answer; return what it imported."""
+    asked = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": tool, "arguments": arguments},
+    }
+    said, environment = tmp_path / "stderr", tmp_path / "environment.json"
+    environment.write_text('{"PATH": "/usr/bin:/bin"}')
+    given = json.dumps({**GIVEN, "environment": str(environment)})
+    with said.open("wb") as stderr, subprocess.Popen(
+        [sys.executable, "-v", "-I", "-S", str(SERVER_SCRIPT), given],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+    ) as server:  # fmt: skip
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(asked).encode() + b"\n")
+        server.stdin.flush()
+        answer = json.loads(server.stdout.readline())
+        server.stdin.close()
+    assert not answer["result"]["isError"]
+    return set(_IMPORTED.findall(said.read_text()))
+
+
+def test_the_server_of_tools_imports_nothing_that_is_slow_for_files(tmp_path: Path) -> None:
+    modules = called(tmp_path, "read_file", path="pyproject.toml")
+
+    assert slow(modules) | (modules & {"dataclasses", "inspect", "logging", "pathlib", "site"}) == set()
+    assert {each for each in modules if each.startswith("policy")} == set()
+
+
+def test_the_server_of_tools_imports_for_commands_what_judges_and_guards_them(tmp_path: Path) -> None:
+    modules = called(tmp_path, "run_command", command="ls")
+
+    assert slow(modules) == {"asyncio"}
+    assert modules & {"policy.secrets", "schemas.common", "system.leftovers"} == set()
 
 
 def test_the_server_of_tools_looks_for_no_site_packages_before_its_client_is_gone_or_calls() -> None:

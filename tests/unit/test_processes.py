@@ -12,6 +12,7 @@ import psutil
 import pytest
 from process_kit import TREE, no_launcher_is_left, python
 
+from system.leftovers import end_leftovers, leftovers
 from system.processes import (
     ALLOWED_ENV,
     Child,
@@ -20,8 +21,6 @@ from system.processes import (
     SpawnFailed,
     StdinClosed,
     child_env,
-    end_leftovers,
-    leftovers,
     run,
     shutdown,
 )
@@ -411,7 +410,7 @@ async def test_leftovers_are_found_by_their_run_and_ended_with_their_descendants
 
 async def test_this_process_and_its_ancestors_are_never_leftovers() -> None:
     run_id = f"run-{uuid4()}"
-    code = f"from system.processes import leftovers; print(leftovers({run_id!r}))"
+    code = f"from system.leftovers import leftovers; print(leftovers({run_id!r}))"
     root = Path(__file__).parents[2]
     finished = await run(
         ["/bin/sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", code],

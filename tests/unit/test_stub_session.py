@@ -18,6 +18,7 @@ from schemas.flow import FlowSpec
 from schemas.handoff import HandoffDraft
 from schemas.routing import RoutingSignal
 from system import processes
+from system.leftovers import leftovers
 from transports.port import TransportError, WorkOutcome, WorkRequest
 from transports.stub_progress import session_id_of
 
@@ -252,7 +253,7 @@ async def test_an_interrupt_ends_a_command_and_a_resumed_session_runs_it_again(s
     assert report.method == "cooperative"
     assert code_of(await work) == "interrupted"
     assert [call.success for call in stage.calls()] == [True, False]
-    assert processes.leftovers(stage.folder.name) == []
+    assert leftovers(stage.folder.name) == []
     await session.aclose()
     (stage.workspace / "go").touch()
     resumed = await stage.open(stage.spec(turn, attempt=2, resume=session.session_id))
@@ -282,7 +283,7 @@ async def test_a_hang_that_somebody_else_kills_is_a_crash(stage: Stage) -> None:
     session = await stage.open(stage.spec({"work": [{"do": "hang"}, EDIT]}))
     work = asyncio.create_task(session.work(WorkRequest("go"), stage.emit))
     await stage.heard("tool_started")
-    for pid in processes.leftovers(stage.folder.name):
+    for pid in leftovers(stage.folder.name):
         os.kill(pid, signal.SIGKILL)
     assert code_of(await work) == "agent_crashed"
     assert (await session.work(WorkRequest("go on"), stage.emit)).end == "completed"
@@ -300,7 +301,7 @@ async def test_a_turn_that_is_cancelled_twice_still_ends_its_command(stage: Stag
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    assert processes.leftovers(stage.folder.name) == []
+    assert leftovers(stage.folder.name) == []
 
 
 async def test_only_one_turn_runs_at_a_time(stage: Stage) -> None:
@@ -445,7 +446,7 @@ async def test_a_structured_turn_that_is_lost_is_an_error(stage: Stage, action: 
     assert result.value is None
     assert result.error is not None
     assert result.error.code == code
-    assert processes.leftovers(stage.folder.name) == []
+    assert leftovers(stage.folder.name) == []
 
 
 async def test_a_rate_limit_of_a_structured_turn_says_until_when_and_the_next_one_has_an_answer(

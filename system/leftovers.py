@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from system._tree import KILL_LIMIT_S
+from system._tree import KILL_LIMIT_S, birth
 
 RUN_VARIABLE: Final = "STEPWISE_RUN"
 """The environment variable that marks each process of a run."""
@@ -33,12 +33,22 @@ async def end_leftovers(run_id: str, grace_s: float, *, home: Path | None = None
     return await asyncio.to_thread(_end, run_id, grace_s, home)
 
 
-async def end_tree(root: psutil.Process) -> None:
-    """Kill a process and all below it, bounded by 5 s. What has left its tree is found by ``end_leftovers``."""
-    await asyncio.to_thread(_end_tree, root)
+async def end_tree(pid: int, born: int) -> None:
+    """Kill a process and all below it, bounded by 5 s; nothing if that process has ended.
+
+    What has left its tree is found by ``end_leftovers``.
+    """
+    await asyncio.to_thread(_end_tree, pid, born)
 
 
-def _end_tree(root: psutil.Process) -> None:
+def _end_tree(pid: int, born: int) -> None:
+    try:
+        root = psutil.Process(pid)
+    except psutil.Error:
+        return
+    # Only now: the number could have become another's before.
+    if birth(pid) != born:
+        return
     held: set[psutil.Process] = set()
     while found := _tree(root) - held:
         # What stands still starts nothing that would not be seen.

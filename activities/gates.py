@@ -68,7 +68,7 @@ async def run_gate(gate: Gate, place: Place, *, timeout_s: float, stop: Stop) ->
     try:
         finished = command.result()
     except ProcessError as error:
-        if isinstance(error, SpawnFailed) and error.code != "E_SPAWN":
+        if isinstance(error, SpawnFailed) and not error.retryable:
             reason = f"program not found: {argv[0]}" if error.code == "E_PROGRAM_NOT_FOUND" else str(error)
             return Measured(_failed(gate, reason), f"{reason}\n", _since(begun))
         # The machine gives no process, or no guard for one: nothing is known about the tree.

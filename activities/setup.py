@@ -19,7 +19,7 @@ from activities.running import Stop
 from activities.timeouts import seconds
 from schemas.calls import GateRun
 from schemas.flow import FlowSpec, Gate, StepSpec
-from system.processes import Finished, ProcessError, run
+from system.processes import LOST, Finished, SpawnFailed, how_ended, run
 from system.savepoints import restore_tree
 
 SETUP_TIMEOUT_S: Final = 1_800.0
@@ -44,7 +44,8 @@ _LOCK_FILES: Final = (
 async def set_up(ctx: WorkerContext, opened: OpenRun, spec: FlowSpec, beat: Beat) -> None:
     """Run the flow's set-up commands, unless this very set-up was done here; the tree is put back afterwards.
 
-    Raises ApplicationError ``SetupFailed`` with the end of the output.
+    Raises ApplicationError ``SetupFailed`` with the end of the output, and ProcessError where the machine has no process
+    for it: that is no word on the set-up.
     """
     folder = ctx.folder(opened.held.run_id)
     digest = await asyncio.to_thread(_digest, spec.setup, folder.workspace)
@@ -56,8 +57,12 @@ async def set_up(ctx: WorkerContext, opened: OpenRun, spec: FlowSpec, beat: Beat
         beat.say(f"set-up: {argv[0]}")
         try:
             finished = await run(argv, cwd=folder.workspace, env=environment, timeout_s=SETUP_TIMEOUT_S)
-        except ProcessError as error:
+        except SpawnFailed as error:
+            if error.retryable:
+                raise
             raise refused("SetupFailed", f"set-up: {error}") from error
+        if finished.stopped_by == "lost":
+            raise SpawnFailed("E_SPAWN", argv[0], LOST)
         if not finished.ok:
             raise _failed(ctx, argv, finished)
     if spec.setup:
@@ -93,15 +98,18 @@ async def measure_base(
                 )
                 timeout_s = seconds(spec, step, "gate", own=gate.timeout)
                 measured = await run_gate(gate, place, timeout_s=timeout_s, stop=Stop())
-                evidence = await asyncio.to_thread(
-                    ctx.evidence.put_text, f"{base}/gates/{step.id}-{gate.name}.txt", measured.output
-                )
+                evidence = None
+                if measured.fact.measured:
+                    shown = f"{base}/gates/{step.id}-{gate.name}.txt"
+                    evidence = await asyncio.to_thread(ctx.evidence.put_text, shown, measured.output)
                 done = ctx.evidence.redacted(
                     GateRun(fact=measured.fact, elapsed_ms=measured.elapsed_ms, evidence=evidence)
                 )
             fact = done.fact.model_copy(update={"name": gate.name, "required": gate.required})
             done = done.model_copy(update={"fact": fact})
-            await asyncio.to_thread(ctx.evidence.put_model, key, done)
+            # What could not be measured is asked for again by whoever comes here again.
+            if fact.measured:
+                await asyncio.to_thread(ctx.evidence.put_model, key, done)
         known.setdefault(_identity(gate), done)
         found.setdefault(step.id, []).append(done)
     if before is not None:
@@ -137,7 +145,7 @@ def _digest(setup: Sequence[Sequence[str]], workspace: Path) -> str:
 
 
 def _failed(ctx: WorkerContext, argv: Sequence[str], finished: Finished) -> ApplicationError:
-    how = "timed out" if finished.timed_out else f"exit code {finished.exit_code}"
+    how = "timed out" if finished.timed_out else how_ended(finished.exit_code, finished.signal)
     output = (finished.stdout + finished.stderr).decode("utf-8", "replace").strip()
     # cut again, since the end of a secret whose beginning was cut off would not be known for one
     shown = ctx.evidence.redactor.text(output[-2 * _TAIL_CHARS :])[-_TAIL_CHARS:]

@@ -62,7 +62,11 @@ def _git() -> Check:
     program = shutil.which("git")
     if program is None:
         return Check("git", "fail", "not found on PATH", mend)
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        return Check("git", "fail", f"{program} cannot be started: {error}", "look at the machine's limits")
+    said = done.stdout.strip()
     found = re.search(r"(\d+)\.(\d+)", said)
     if found is None or (int(found[1]), int(found[2])) < GIT:
         return Check("git", "fail", said or "no version", mend)

@@ -13,7 +13,7 @@ from cli.mcp_protocol import RUN
 from cli.mcp_tools import MAX_OUTPUT, Denied, Said, failure
 from policy.commands import judge, judge_read_only
 from schemas.cutting import cut
-from system.processes import Finished, child_env, run
+from system.processes import Finished, child_env, how_ended, run
 
 _GRACE_S: Final = 0.5
 _KEPT_BYTES: Final = 64 * 1024
@@ -74,5 +74,6 @@ def _told(finished: Finished, timeout_s: float) -> str:
     if finished.timed_out:
         parts.insert(0, f"Ended after {timeout_s:g} seconds.\n")
     elif not finished.ok:
-        parts.insert(0, f"Exit code {finished.exit_code}, signal {finished.signal}.\n")
+        how = how_ended(finished.exit_code, finished.signal)
+        parts.insert(0, f"{how[0].upper()}{how[1:]}.\n")
     return "".join(parts) or "(no output)"

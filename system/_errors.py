@@ -46,10 +46,11 @@ class GuardUnavailable(ProcessError):
 
 
 class SpawnFailed(ProcessError):
-    """Raised when a program did not come to run; nothing of it is left."""
+    """Raised when a program did not come to run; nothing of it is left. A retry can help where the machine had no room."""
 
     def __init__(self, code: SpawnCode, argv0: str, reason: str) -> None:
         super().__init__(code, f"cannot start {argv0}: {reason}", argv0=argv0)
+        self.retryable = code == "E_SPAWN"
         self.argv0 = argv0
         self.reason = reason
 

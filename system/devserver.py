@@ -25,11 +25,16 @@ from types import MappingProxyType, TracebackType
 from typing import IO, Any, Final, Literal, Self
 
 import psutil
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, UpdateNamespaceRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkflowExecutionRequest,
+    UpdateNamespaceRequest,
+)
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -321,7 +326,12 @@ class DevServer:
             DescribeTaskQueueRequest(namespace=self.namespace, task_queue=TaskQueue(name=_NOBODY))
         )
         try:
-            await client.get_workflow_handle(_NOBODY).describe()
+            # The client's own way to ask tries again for seconds.
+            await client.workflow_service.describe_workflow_execution(
+                DescribeWorkflowExecutionRequest(
+                    namespace=self.namespace, execution=WorkflowExecution(workflow_id=_NOBODY)
+                )
+            )
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chance import take_examples
 from forking import Forks, die_with_the_test
 from looking import pauses
 from temporalio.client import Client, WorkflowFailureError
@@ -54,7 +55,8 @@ FAST = {
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C be heard by what tests start, also where the run itself was started to ignore it."""
+    """Choose the examples; let Ctrl-C be heard by what tests start, also where the run was started to ignore it."""
+    take_examples()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -20,7 +20,7 @@ from transports.claude_program import (
     loads_project,
 )
 from transports.claude_project import project_arguments
-from transports.claude_usage import kept_total
+from transports.claude_usage import noted_total
 from transports.claude_wire import STDERR_CHARS, Wire, WireBroken
 from transports.port import SessionSpec, TransportError
 from transports.resuming import refused, require_whole, unknown
@@ -53,7 +53,7 @@ def reader_for(spec: SessionSpec, folders: Folders, session_id: str, *, source: 
     """Return what reads the session's frames; a resumed one goes on counting where it was."""
     reader = Reader(source)
     if spec.resume is not None:
-        reader.base = kept_total(folders, session_id)
+        reader.base = noted_total(folders, session_id)
     return reader
 
 

@@ -20,7 +20,6 @@ from transports.claude_gate import Gate, Mode
 from transports.claude_messages import Reader, is_piece
 from transports.claude_program import Folders, drop_socket
 from transports.claude_turn import Turn, begins_run
-from transports.claude_usage import keep_total
 from transports.claude_wire import Link, WireBroken, finish
 from transports.port import (
     Emit,
@@ -102,8 +101,6 @@ class ClaudeSession:
                 turn.heard(ErrorEvent(error=ErrorEnvelope.of(_odd(frame, error))))
         if turn is not None and turn.ended_by is None:
             self._end_if_due(turn, frame)
-        if frame.get("type") == "result":
-            keep_total(self._folders, self._session_id, self.reader.base)
         if turn is None:
             return
         try:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from schemas.common import Usage
 from schemas.json_text import parse_json
-from system.files import write_atomic
 from transports.claude_program import Folders
 
 _NOTE: Final = b'{"type":"cost-state"'
@@ -35,30 +32,28 @@ def counted(models: object, cost_usd: object) -> Usage:
     )
 
 
-def keep_total(folders: Folders, session_id: str, total: Usage | None) -> None:
-    """Keep what a session has used in all; where that fails, its next attempt does not know what it cost."""
-    if total is not None:
-        with contextlib.suppress(OSError):
-            write_atomic(
-                folders.config / f"usage-{session_id}.json", total.model_dump_json().encode(), fsync=False
-            )
+def noted_total(folders: Folders, session_id: str) -> Usage | None:
+    """Return what a session's program counts on from, None where that cannot be read.
 
-
-def kept_total(folders: Folders, session_id: str) -> Usage | None:
-    """Return what a session's program counts on from, if that is known: its own note first, then what was kept here."""
-    try:
-        note = _noted(folders, session_id)
-        if note is not None:
-            return counted(note.get("modelUsage"), note.get("totalCostUSD"))
-        return Usage.model_validate_json((folders.config / f"usage-{session_id}.json").read_bytes())
-    except (OSError, ValueError, TypeError, ValidationError):
+    It is the last note that can be read whole, as the program has it; without one it begins to count anew.
+    """
+    file, total = folders.session_file(session_id), Usage(cost_usd=0.0)
+    if file is None:
         return None
+    try:
+        with file.open("rb") as lines:
+            for line in lines:
+                # One that was torn when the program was killed is passed over.
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    total = _noted(line) or total
+    except OSError:
+        return None
+    return total
 
 
-def _noted(folders: Folders, session_id: str) -> Mapping[str, Any] | None:
-    """Return the last note in a session's file. Raises OSError, and ValueError for one that is torn."""
-    file = folders.session_file(session_id)
-    data = b"" if file is None else file.read_bytes()
-    at = data.rfind(b"\n" + _NOTE)
-    found = None if at < 0 else parse_json(data[at + 1 :].partition(b"\n")[0])
-    return found if isinstance(found, Mapping) else None
+def _noted(line: bytes) -> Usage | None:
+    """Return what a line notes, None for any other. Raises ValueError, TypeError or KeyError for one that is torn."""
+    if not line.startswith(_NOTE):
+        return None
+    note = parse_json(line)
+    return counted(note["modelUsage"], note["totalCostUSD"]) if isinstance(note, Mapping) else None

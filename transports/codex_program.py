@@ -180,8 +180,14 @@ def give_instructions(spec: SessionSpec, folders: Folders) -> None:
 
 
 async def sandbox_fault(program: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | None:
-    """Return why commands cannot be sandboxed on this machine; None where they can. Raises ProcessError."""
+    """Return why commands cannot be sandboxed on this machine; None where they can.
+
+    Raises ProcessError, also where the trial was killed or did not end: that says nothing of the sandbox.
+    """
     ended = await processes.run(sandbox_trial(program), cwd=cwd, env=env, timeout_s=_SANDBOX_LIMIT_S)
+    if ended.timed_out or ended.stopped_by == "lost":
+        why = "it did not end in time" if ended.timed_out else processes.LOST
+        raise processes.SpawnFailed("E_SPAWN", program[0], why)
     return None if ended.ok else last_line(ended.stderr)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.envelopes import ErrorEnvelope
+from system.processes import how_ended
 from transports.port import SESSION_LOST
 
 KEY: Final = "GEMINI_API_KEY"
@@ -194,8 +195,8 @@ def _made(failure: Failure, code: str, *, retryable: bool, mend: str, text: str)
 
 def _ended(failure: Failure) -> str:
     last = next((line for line in reversed(failure.stderr.splitlines()) if line.strip()), "")
-    how = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
-    return f"it ended with {how} and without a result" + (f": {last.strip()}" if last else "")
+    how = how_ended(failure.exit_code, failure.signal)
+    return f"it ended without a result ({how})" + (f": {last.strip()}" if last else "")
 
 
 def _wait(text: str) -> float | None:

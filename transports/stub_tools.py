@@ -18,7 +18,7 @@ from schemas.scenario import Calls, Edit, Run
 from schemas.tools import NormalizedToolCall
 from system.files import Root
 from system.paths import PathDenied
-from system.processes import Finished, SpawnFailed, run
+from system.processes import Finished, SpawnFailed, how_ended, run
 from transports.port import Emit, SessionSpec
 
 T = TypeVar("T")
@@ -240,5 +240,5 @@ def _output_of(finished: Finished, timeout_s: float) -> str:
     if finished.timed_out:
         lines.insert(0, f"ended after {timeout_s:g} seconds\n")
     elif not finished.ok:
-        lines.insert(0, f"exit code {finished.exit_code}, signal {finished.signal}\n")
+        lines.insert(0, f"{how_ended(finished.exit_code, finished.signal)}\n")
     return "".join(lines)

@@ -16,12 +16,17 @@ from transports.programs import Program, find_program
 NODE: Final = 20
 """The oldest Node that Gemini CLI runs with."""
 _LIMIT_S: Final = 20.0
+_AGAIN: Final = "look at the machine's load and its limit of processes, and try again"
 
 
 def tried(name: str) -> Availability:
     """Start what is installed for a transport, without a model or a session, and say whether it works. Blocks."""
     trial = {"codex": _codex, "gemini-cli": _gemini}.get(name)
-    return Availability(ok=True) if trial is None else trial()
+    try:
+        return Availability(ok=True) if trial is None else trial()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        # That says nothing of what was to be tried.
+        return Availability(ok=False, reason=f"it could not be tried: {error}", install_hint=_AGAIN)
 
 
 def _codex() -> Availability:
@@ -53,8 +58,5 @@ def _gemini() -> Availability:
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> tuple[int, bytes, bytes]:
-    try:
-        done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, timeout=_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 1, b"", str(error).encode()
+    done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, timeout=_LIMIT_S, check=False)
     return done.returncode, done.stdout, done.stderr

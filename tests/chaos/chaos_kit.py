@@ -16,7 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self
 
 from conftest import Rig
-from looking import pauses
+from looking import ends, pauses
 
 from cli.checks_server import polling
 from schemas.calls import AttemptKey
@@ -409,8 +409,11 @@ async def serving(rig: Rig, disk: str) -> None:
 
 async def ended(process: subprocess.Popen[bytes], rig: Rig) -> int:
     """Return a worker's exit code once it has ended."""
-    await happens(lambda: process.poll() is not None, rig)
-    return process.wait()
+    try:
+        async with asyncio.timeout(60):
+            return await ends(process)
+    except TimeoutError:
+        raise AssertionError(f"it does not end\n{rig.log()[-6000:]}") from None
 
 
 async def killed(process: subprocess.Popen[bytes], rig: Rig) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ import pytest
 from chaos_kit import happens
 from conftest import Rig
 from flow_kit import flow, gate, git, hold, linear, loop, script, step, turn, write
+from looking import ends
 from temporalio.client import WorkflowHistory
 
 from schemas.calls import FINALIZE, MEASURE, WORK
@@ -97,7 +99,10 @@ class Machines:
         self.rig = rig
         self.signs = signs
         self.disks = ["one", "two"]
-        self.workers = [rig.worker(disk) for disk in self.disks]
+        self.workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._kept: set[asyncio.Task[None]] = set()
+        for which in range(len(self.disks)):
+            self._start(which)
         self.killed: Counter[str] = Counter()
         self.kills: list[Kill] = []
 
@@ -116,13 +121,24 @@ class Machines:
             return
         which = rng.randrange(len(self.workers))
         self.kills.append(Kill(datetime.now(UTC), self._queue(self.disks[which])))
-        self.workers[which].kill()
-        await asyncio.to_thread(self.workers[which].wait)
+        victim = self.workers[which]
+        victim.kill()
+        await ends(victim)
         is_lost = rng.random() < 0.25
         self.killed["worker and its disk" if is_lost else "worker"] += 1
-        if is_lost:
-            self.disks[which] = f"{self.disks[which]}-anew"
-        self.workers[which] = self.rig.worker(self.disks[which])
+        if self.workers[which] is victim:
+            if is_lost:
+                self.disks[which] = f"{self.disks[which]}-anew"
+            self._start(which)
+
+    def _start(self, which: int) -> None:
+        self.workers[which] = worker = self.rig.worker(self.disks[which])
+        self._kept.add(asyncio.create_task(self._keep(which, worker)))
+
+    async def _keep(self, which: int, worker: subprocess.Popen[bytes]) -> None:
+        """Start a worker again that found no server."""
+        if await ends(worker) == NO_SERVER and self.workers[which] is worker:
+            self._start(which)
 
     def _signs(self) -> int:
         return self.signs.stat().st_size
@@ -132,13 +148,10 @@ class Machines:
         path = self.rig.folder / disk / "worker_id"
         return path.read_text().strip() if path.exists() else "nobody"
 
-    async def keep(self) -> None:
-        """Start workers again that found no server, for ever."""
-        while True:
-            for which, worker in enumerate(self.workers):
-                if worker.poll() == NO_SERVER:
-                    self.workers[which] = self.rig.worker(self.disks[which])
-            await asyncio.sleep(0.1)
+    def let_go(self) -> None:
+        """Start none again from now on."""
+        for task in self._kept:
+            task.cancel()
 
 
 @pytest.mark.timeout(420)
@@ -158,12 +171,11 @@ async def test_many_kills_over_ten_flows_lose_nothing_and_do_nothing_twice(
         )
     for name in names:
         await rig.until(name, lambda now: now.get("phase") is not None)
-    keeping = asyncio.create_task(machines.keep())
     for _ in range(KILLS):
         await machines.kill(rng)
     go.touch()
     results = [await rig.result(name, within_s=300) for name in names]
-    keeping.cancel()
+    machines.let_go()
     for result in results:
         assert result.outcome == "verified", (SEED, machines.killed, result, rig.log()[-6_000:])
         check(rig, demo_repo, result)

@@ -62,7 +62,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
 
 _COMMIT: Final = re.compile(r"\A[0-9a-f]{40}\Z")
 _CAT: Final = re.compile(r"\Acat (\S+)\Z")
-_EXIT: Final = re.compile(r"\A[Ee]xit code (\d+)(?:, signal None\.?)?\n")
+_EXIT: Final = re.compile(r"\A[Ee]xit code (\d+)(?:, signal None)?\.?\n")
 _LASTED: Final = re.compile(r"\d+\.\d+s")
 _NUMBERED: Final = re.compile(r"^\d+\t", re.MULTILINE)
 _PATHS: Final = ("file_path", "path")

@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from schemas.errors import OWN_ERROR_TYPES
 from system.leftovers import leftovers
+from system.processes import Finished, SpawnFailed, run
 
 __all__ = ["nothing_outlives_a_test"]  # a fixture of each test here
 
@@ -175,6 +176,67 @@ async def test_a_set_up_that_fails_ends_the_run_with_its_output_and_gives_the_pl
     assert record is not None
     assert record.released
     assert record.outcome == "failed"
+
+
+async def test_a_set_up_whose_guard_is_killed_is_tried_again(tmp_path: Path) -> None:
+    make_repository(tmp_path / "repo")
+    once = f"test -e {tmp_path}/once || {{ touch {tmp_path}/once; kill -9 $PPID; sleep 1000; }}"
+    driver = driver_for(
+        tmp_path, SETUP.replace("mkdir -p", f"{once}; mkdir -p") + FLOW.partition("title: A small flow\n")[2]
+    )
+
+    with pytest.raises(ApplicationError, match="guard was killed") as failed:
+        await driver.acquire()
+
+    assert (failed.value.type, failed.value.non_retryable) == ("E_SPAWN", False)
+    driver.seq = 0
+    await driver.acquire()
+    assert (driver.ctx.folder(RUN).workspace / "node_modules" / "count").read_text() == "x\n"
+
+
+async def test_a_machine_without_a_process_for_git_or_a_set_up_refuses_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_repository(tmp_path / "repo")
+    flow = SETUP + FLOW.partition("title: A small flow\n")[2]
+    begun, failing = 0, 0
+
+    async def scarce(*given: Any, **named: Any) -> Finished:
+        nonlocal begun
+        begun += 1
+        if begun == failing:
+            raise SpawnFailed("E_SPAWN", given[0][0], "no process is left")
+        return await run(*given, **named)
+
+    for module in ("system.git", "activities.setup"):
+        monkeypatch.setattr(f"{module}.run", scarce)
+    while begun >= failing:
+        begun, failing = 0, failing + 4
+        driver = driver_for(tmp_path / str(failing), flow)
+        driver.repo = tmp_path / "repo"
+        try:
+            await driver.acquire()
+        except ApplicationError as error:
+            assert (error.type, error.non_retryable) == ("E_SPAWN", False), failing  # noqa: PT017 - not every time
+            driver.seq = 0
+            await driver.acquire()
+        assert driver.acquired is not None
+        assert driver.acquired.base_gates["implement"][0].fact.measured
+    assert failing > 5
+
+
+async def test_a_gate_before_the_run_that_was_not_measured_is_asked_again(tmp_path: Path) -> None:
+    make_repository(tmp_path / "repo")
+    once = f"test -e {tmp_path}/once || {{ touch {tmp_path}/once; kill -9 $PPID; sleep 1000; }}"
+    flow = FLOW.replace("argv: [test, -f, made.txt]", f"argv: [sh, -c, '{once}']")
+    driver = driver_for(tmp_path, flow)
+
+    measured = []
+    for _ in range(2):
+        driver.seq = 0
+        measured.append((await driver.acquire()).base_gates["implement"][0].fact.measured)
+
+    assert measured == [False, True]
 
 
 async def test_gates_before_the_run_are_measured_once_per_command_and_leave_nothing(tmp_path: Path) -> None:

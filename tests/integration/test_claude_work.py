@@ -166,17 +166,72 @@ async def test_usage_is_counted_once_where_the_program_was_killed_before_it_note
             for prompt in prompts:
                 await session.work(WorkRequest(prompt), heard.emit)
             if len(prompts) > 1:
-                programs = [
-                    one for one in psutil.Process().children(recursive=True) if one.name() == "claude"
-                ]
-                for program in programs:
-                    program.kill()
-                assert len(programs) == 1
+                _kill_programs()
             await session.aclose()
             resume = session.session_id
             parts.append(used(heard))
     assert [(part.prompt, part.completion) for part in parts] == [(1_000, 20), (2_000, 40), (1_000, 20)]
     assert parts[2].cost_usd == pytest.approx(parts[0].cost_usd)
+
+
+async def test_the_cost_of_a_session_whose_first_program_was_killed_is_counted(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: Seen) -> Reply:
+        return turn("So.", tokens=Tokens(input=1_000, output=20))
+
+    parts = []
+    with AnthropicServer(answer) as server:
+        point_at(server, monkeypatch)
+        resume = None
+        for _ in range(2):
+            heard = Heard()
+            session = await transport.open_session(make_spec(tmp_path, resume=resume), heard.emit)
+            await session.work(WorkRequest("one"), heard.emit)
+            if resume is None:
+                _kill_programs()
+            await session.aclose()
+            resume = session.session_id
+            parts.append(used(heard))
+    assert [(part.prompt, part.completion) for part in parts] == [(1_000, 20)] * 2
+    assert parts[0].cost_usd
+    assert parts[1].cost_usd == pytest.approx(parts[0].cost_usd)
+
+
+async def test_a_torn_note_of_the_cost_is_passed_over_as_the_program_does(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: Seen) -> Reply:
+        return turn("So.", tokens=Tokens(input=1_000, output=20))
+
+    parts = []
+    with AnthropicServer(answer) as server:
+        point_at(server, monkeypatch)
+        resume = None
+        for _ in range(3):
+            heard = Heard()
+            session = await transport.open_session(make_spec(tmp_path, resume=resume), heard.emit)
+            await session.work(WorkRequest("one"), heard.emit)
+            await session.aclose()
+            resume = session.session_id
+            _tear_a_note(tmp_path, resume)
+            parts.append(used(heard))
+    assert [(part.prompt, part.completion) for part in parts] == [(1_000, 20)] * 3
+    assert parts[0].cost_usd
+    assert [part.cost_usd for part in parts] == pytest.approx([parts[0].cost_usd] * 3)
+
+
+def _tear_a_note(folder: Path, session_id: str | None) -> None:
+    """Leave in a session's file what is left of a note whose writer is killed."""
+    (file,) = folder.rglob(f"projects/*/{session_id}.jsonl")
+    with file.open("ab") as kept:
+        kept.write(b'{"type":"cost-state","sessionId":"\n')
+
+
+def _kill_programs() -> None:
+    """Kill the one program that runs, before it notes what it has counted."""
+    (program,) = [one for one in psutil.Process().children(recursive=True) if one.name() == "claude"]
+    program.kill()
 
 
 DENIED = [

@@ -264,6 +264,16 @@ async def test_where_commands_cannot_be_sandboxed_no_session_is_opened(tmp_path:
     assert (raised.value.error.code, raised.value.error.retryable) == ("sandbox_unavailable", False)
 
 
+async def test_a_trial_of_the_sandbox_whose_guard_is_killed_says_nothing_of_it(tmp_path: Path) -> None:
+    program = tmp_path / "codex"
+    program.write_text("#!/bin/sh\nkill -9 $PPID\nsleep 1000\n")
+    program.chmod(0o755)
+    transport = CodexTransport([str(program)], {"OPENAI_API_KEY": KEY})
+    with pytest.raises(TransportError, match="guard was killed") as raised:
+        await transport.open_session(spec_in(tmp_path), lambda _: None)
+    assert (raised.value.error.code, raised.value.error.retryable) == ("E_SPAWN", True)
+
+
 async def test_answers_without_end_are_counted_against_the_tokens(tmp_path: Path) -> None:
     def mind(_: object) -> Turn:
         return turn(Run("true"), tokens=Tokens(input=400, output=100))

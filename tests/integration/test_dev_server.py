@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -104,6 +105,43 @@ def test_a_killed_server_comes_back_with_its_runs(tmp_path: Path) -> None:
         assert (server.address, server.running) == (address, True)
         assert server.pid != pid
         assert asyncio.run(status(address)) == "RUNNING"
+
+
+@pytest.mark.parametrize("service", ["history", "matching"])
+def test_a_server_one_of_whose_services_does_not_answer_is_not_ready(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from system import devserver
+
+    monkeypatch.setattr(devserver, "_READY_S", 6.0)
+    # It is there, and refuses whatever it is asked; the frontend answers by itself.
+    with pytest.raises(DevServerFailed, match="is not ready after 6 s") as caught:
+        DevServer.start(ui=False, dynamic_config={f"{service}.rps": 0})
+
+    assert caught.value.code == "E_DEV_SERVER"
+
+
+def test_a_restart_waits_until_its_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    from system import devserver
+
+    real, begun = devserver._spawn, 0
+    with DevServer.start(ui=False) as server, socket.socket() as holder:
+        server.kill()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", int(server.address.rpartition(":")[2])))
+        holder.listen()
+
+        def spawn(argv: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+            nonlocal begun
+            begun += 1
+            if begun == 2:
+                holder.close()
+            return real(argv, output)
+
+        monkeypatch.setattr(devserver, "_spawn", spawn)
+        server.restart()
+
+        assert (begun, server.running) == (2, True)
 
 
 def test_the_database_is_for_one_server_alone_and_free_again_after_it(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ async def _batch(given: argparse.Namespace, number: int, place: Path) -> Report:
     _say(f"batch {number} {kind}: {report.runs} runs in {report.seconds:.0f} s, {failed} failures")
     for failure in report.failures:
         _say(f"FAILED {failure}")
+    for failure in report.discarded:
+        _say(f"discarded, and played again: {failure}")
     if not failed:
         shutil.rmtree(place, ignore_errors=True)
     return report

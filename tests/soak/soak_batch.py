@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from flow_kit import make_repository
+from soak_broken import Played, are_its_own, broken_runs
 from soak_checks import ENV_CANARY, FILE_CANARY, SECRET_FILE, Checked, check
 from soak_driver import Player
 from soak_flows import after_flow
@@ -18,12 +19,7 @@ from soak_plans import NOTE_CANARY, Batch
 
 LOG_TAIL: Final = 3_000
 PLAYS: Final = 6
-"""How often a batch is played while the server that skips time breaks down under it.
-
-Seen of that server, and of it alone: it starts the run a history continues in and leaves the history without an end,
-after which it answers now and then only; it refuses, again and again, to cancel an activity that has just ended.
-"""
-CANCELS_WHAT_ENDED: Final = "ACTIVITY_UNKNOWN"
+"""How often a batch is played while the server that skips time breaks down under it."""
 LONG: Final = "1000000"
 
 
@@ -41,8 +37,12 @@ class Report:
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
     repeat: list[str] = field(default_factory=list)
+    plain: list[str] = field(default_factory=list)
+    """The failures without what explains them."""
     broken: bool = False
-    """Whether the server that skips time broke down: such a play says nothing of us."""
+    """Whether all that failed are runs that the server that skips time broke: such a play says nothing of us."""
+    discarded: list[str] = field(default_factory=list)
+    """What failed in the plays of which that was so, and which were played again."""
 
     def add(self, checked: Checked) -> None:
         """Count a run."""
@@ -69,6 +69,7 @@ class Report:
             mine.update(theirs)
         self.failures += other.failures
         self.repeat += other.repeat
+        self.discarded += other.discarded
 
     def lines(self) -> list[str]:
         """Return the summary."""
@@ -80,6 +81,8 @@ class Report:
             f"attempts    {_counts(self.attempts)}",
             f"failures    {len(self.failures)}",
             *(f"repeat with {one}" for one in self.repeat),
+            f"discarded   {len(self.discarded)}",
+            *(f"discarded {one}" for one in self.discarded),
         ]
 
 
@@ -89,18 +92,21 @@ def _counts(counts: Counter[str]) -> str:
 
 async def play(batch: Batch, folder: Path) -> Report:
     """Play a batch in a folder of its own and check what every run left; once more if its server broke down."""
+    discarded: list[str] = []
     for before in range(PLAYS):
         report = await _play(batch, folder / f"play-{before + 1}")
         report.did["played again"] = before
-        if not report.broken:
+        report.discarded = discarded
+        if not report.broken or before + 1 == PLAYS:
             break
+        discarded += [f"of {batch.named}: {failure}" for failure in report.plain]
     return report
 
 
 async def _play(batch: Batch, folder: Path) -> Report:
     flows, repo = _set_up(folder)
     report, begun = Report(), time.monotonic()
-    torn: list[str] = []
+    torn: dict[str, str] = {}
     async with server_of(batch, folder) as (rig, clock):
         environment = {
             "STEPWISE_FLOW_PATHS": str(flows),
@@ -116,12 +122,12 @@ async def _play(batch: Batch, folder: Path) -> Report:
             machines.add(crash_at=point)
         players = [Player(rig, plan, folder / plan.name, repo, clock) for plan in batch.plans]
         try:
-            failures = await _play_all(machines, batch, players)
+            failures, logged = await _play_all(machines, batch, players)
             for player in players:
                 if player.ended:
                     checked = await check(player)
                     report.add(checked)
-                    torn.append(checked.heard.torn)
+                    torn[player.workflow_id] = checked.heard.torn
                     if checked.findings:
                         await asyncio.to_thread(_keep, checked)
                     failures += [f"{player.workflow_id}: {finding}" for finding in checked.findings]
@@ -140,7 +146,8 @@ async def _play(batch: Batch, folder: Path) -> Report:
         report.did["time skipped"] += sum(player.silences for player in players)
     report.seconds = time.monotonic() - begun
     if failures:
-        report.broken = batch.kind == "patient" and (any(torn) or CANCELS_WHAT_ENDED in log)
+        played = [Played(name, said, torn.get(name, "")) for name, said in logged.items()]
+        report.broken, report.plain = are_its_own(failures, broken_runs(played)), [*failures]
         _explain(report, batch, failures, log)
     return report
 
@@ -156,12 +163,20 @@ def _set_up(folder: Path) -> tuple[Path, Path]:
     )
 
 
-async def _play_all(machines: Machines, batch: Batch, players: list[Player]) -> list[str]:
+async def _play_all(
+    machines: Machines, batch: Batch, players: list[Player]
+) -> tuple[list[str], dict[str, str]]:
+    """Play all, and return what failed; with what was logged by workflow id, where each run was played alone."""
+    logged: dict[str, str] = {}
     keeping = asyncio.create_task(machines.keep())
     blows = asyncio.create_task(struck(machines, batch.blows, players))
     if batch.kind == "patient":
         # One after another: its time jumps for all of them.
-        ends = [(await asyncio.gather(player.play(), return_exceptions=True))[0] for player in players]
+        ends: list[BaseException | None] = []
+        for player in players:
+            before = len(machines.rig.log())
+            ends += await asyncio.gather(player.play(), return_exceptions=True)
+            logged[player.workflow_id] = machines.rig.log()[before:]
     else:
         ends = await asyncio.gather(*(player.play() for player in players), return_exceptions=True)
     failures = [
@@ -177,7 +192,7 @@ async def _play_all(machines: Machines, batch: Batch, players: list[Player]) -> 
     kept = (await asyncio.gather(keeping, return_exceptions=True))[0]
     if isinstance(kept, Exception):
         failures.append(f"keeping: {type(kept).__name__}: {kept}")
-    return failures
+    return failures, logged
 
 
 def _keep(checked: Checked) -> None:

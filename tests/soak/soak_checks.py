@@ -96,6 +96,7 @@ async def check(player: Player) -> Checked:
     """Look at a run that has ended from all sides."""
     checked = await _read(player)
     try:
+        ended(checked)
         await _status(checked)
         _journal(checked)
         _messages(checked)
@@ -133,8 +134,13 @@ async def _read(player: Player) -> Checked:
     journal = Journal(rig.evidence).load(run_id)
     checked = Checked(player, run_id, outcome, result, heard, journal.events, rig.receipts(run_id), stored)
     checked.expect(not journal.problems, f"journal: {journal.problems}")
-    checked.expect(not heard.torn, f"the run has ended, its history ends with {heard.torn}")
     return checked
+
+
+def ended(checked: Checked) -> None:
+    """Every history of a run that has ended ends."""
+    torn = checked.heard.torn
+    checked.expect(not torn, f"the run has ended, its history ends with {torn}")
 
 
 async def _status(checked: Checked) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from conftest import Rig, _rig
+from looking import ends
 from soak_driver import Player
 from soak_plans import Batch, Blow
 from temporalio.testing import WorkflowEnvironment
@@ -45,6 +46,7 @@ class Machines:
     did: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     _disks: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _later: set[asyncio.Task[None]] = field(default_factory=set)
 
     def add(self, disk: str | None = None, *, crash_at: str = "") -> None:
@@ -53,6 +55,7 @@ class Machines:
         name = disk or f"disk-{self._disks}"
         process = self.rig.worker(name, **self.environment, STEPWISE_CRASH_AT=crash_at)
         self.slots.append(Slot(name, process))
+        self._changed.set()
 
     async def keep(self) -> None:
         """Start workers again that died by themselves, for ever."""
@@ -65,7 +68,18 @@ class Machines:
                 if code not in {-signal.SIGKILL, NO_SERVER}:
                     self.findings.append(f"a worker on {slot.disk} ended by itself with {code}")
                 slot.process = self.rig.worker(slot.disk, **self.environment)
-            await asyncio.sleep(0.1)
+            await self._something()
+
+    async def _something(self) -> None:
+        """Wait until a worker ends, or one more is there."""
+        self._changed.clear()
+        waits = {asyncio.create_task(ends(slot.process)) for slot in self.slots}
+        waits.add(asyncio.create_task(self._changed.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     async def strike(self, blow: Blow) -> None:
         """Do what a blow says, and bring back what it took."""

@@ -24,8 +24,8 @@ WARM: Final = 3
 GROWTH_KB: Final = 4_096
 KEPT: Final[Mapping[str, str]] = {
     "stub": r"(?!)",
-    "claude-sdk": r"marks/N\.json|claude-sdk/(usage-N\.json|projects/[^/]+/N\.jsonl)",
-    "claude-cli": r"marks/N\.json|claude-cli/(usage-N\.json|projects/[^/]+/N\.jsonl)",
+    "claude-sdk": r"marks/N\.json|claude-sdk/projects/[^/]+/N\.jsonl",
+    "claude-cli": r"marks/N\.json|claude-cli/projects/[^/]+/N\.jsonl",
     "codex": r"marks/N\.json|codex/sessions/N/N/N/rollout-[^/]+\.jsonl",
     "gemini-cli": r"marks/N\.json|gemini-cli/chats/session-[^/]+\.jsonl",
 }

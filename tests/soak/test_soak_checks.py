@@ -1,4 +1,7 @@
-"""The checks after each run find what is doctored: claims that stand for measurements, lists that grow, other bytes."""
+"""The checks after each run find what is doctored: claims that stand for measurements, lists that grow, other bytes.
+
+And a batch is played again only where all that failed are runs that the server that skips time broke.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,14 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from soak_checks import Checked, artifacts, claims, sizes
-from soak_history import Call, Heard
+import soak_batch
+from soak_batch import PLAYS, Report, play
+from soak_broken import CANCELS_WHAT_ENDED, Played, are_its_own, broken_runs
+from soak_checks import Checked, artifacts, claims, ended, sizes
+from soak_history import Call, Heard, hear
+from soak_plans import Batch, make_batch
 from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent, WorkflowExecutionContinuedAsNewEventAttributes
 from temporalio.client import WorkflowHistory
 
@@ -61,6 +69,7 @@ class Made:
         self.record = Call(RECORD.name, {"key": key, "facts": self.facts})
         self.state: dict[str, Any] = {"decisions": [], "context": [], "visits": {"build": 1}}
         self.state["routing"] = {"loops": {"build": {"iterations": []}}}
+        self.torn = ""
 
     def claims_nothing_measured(self, status: str) -> None:
         """Let a step without gates have this status, as its agent claims."""
@@ -78,6 +87,7 @@ class Made:
         last = HistoryEvent(event_id=1)
         heard = Heard([WorkflowHistory("w", [event]), WorkflowHistory("w", [last])])
         heard.calls = [resolved, self.measure, self.record]
+        heard.torn = self.torn
         player: Any = SimpleNamespace(rig=SimpleNamespace(evidence=self.evidence))
         receipts = [StepReceipt.model_validate(self.receipt)]
         checked = Checked(player, "r", "verified", None, heard, [], receipts, None)
@@ -90,7 +100,7 @@ def made(tmp_path: Path) -> Made:
     return Made(tmp_path / "store")
 
 
-@pytest.mark.parametrize("check", [claims, sizes, artifacts])
+@pytest.mark.parametrize("check", [claims, sizes, artifacts, ended])
 def test_nothing_is_found_in_a_run_as_it_must_be(made: Made, check: Callable[[Checked], None]) -> None:
     assert made.findings(check) == ""
 
@@ -188,3 +198,104 @@ def test_a_file_that_is_not_what_was_stored_is_found(made: Made, tmp_path: Path)
 def test_a_file_that_is_named_and_not_there_is_found(made: Made, tmp_path: Path) -> None:
     (tmp_path / "store" / LOG).unlink()
     assert f"{LOG} is named and is not stored" in made.findings(artifacts)
+
+
+def test_a_history_without_an_end_of_a_run_that_has_ended_is_found(made: Made) -> None:
+    made.torn = "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED"
+    assert (
+        made.findings(ended) == "the run has ended, its history ends with EVENT_TYPE_ACTIVITY_TASK_SCHEDULED"
+    )
+
+
+def chain_of(*last: EventType.ValueType) -> Any:
+    """Return a client to whom the executions of a chain end with these events."""
+    continued = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+
+    def handle(_: str, *, run_id: str) -> Any:
+        event = HistoryEvent(event_id=1, event_type=last[int(run_id)])
+        if event.event_type == continued:
+            attributes = event.workflow_execution_continued_as_new_event_attributes
+            attributes.new_execution_run_id = str(int(run_id) + 1)
+
+        async def fetch_history() -> WorkflowHistory:
+            return WorkflowHistory("w", [event])
+
+        return SimpleNamespace(fetch_history=fetch_history)
+
+    return SimpleNamespace(get_workflow_handle=handle)
+
+
+@pytest.mark.parametrize(
+    ("last", "torn"),
+    [
+        (["WORKFLOW_EXECUTION_COMPLETED"], ""),
+        (["WORKFLOW_EXECUTION_CONTINUED_AS_NEW", "WORKFLOW_EXECUTION_FAILED"], ""),
+        (["WORKFLOW_TASK_COMPLETED"], "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"),
+        (
+            ["WORKFLOW_EXECUTION_CONTINUED_AS_NEW", "ACTIVITY_TASK_SCHEDULED"],
+            "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED",
+        ),
+    ],
+)
+async def test_a_chain_whose_last_history_has_no_end_is_torn(last: list[str], torn: str) -> None:
+    heard = await hear(chain_of(*(EventType.Value(f"EVENT_TYPE_{name}") for name in last)), "w", "0")
+    assert (heard.torn, len(heard.histories)) == (torn, len(last))
+
+
+REFUSED = f"Error while completing workflow activation: {CANCELS_WHAT_ENDED} for scheduledEventId=5"
+
+
+@pytest.mark.parametrize(
+    ("played", "failures", "again"),
+    [
+        ([Played("a", REFUSED), Played("b", "")], ["a: does not end"], True),
+        ([Played("a", REFUSED), Played("b", "")], ["a: does not end", "b: no receipt"], False),
+        ([Played("a", REFUSED), Played("b", "")], ["b: no receipt"], False),
+        ([Played("a", REFUSED), Played("ab", "")], ["ab: no receipt"], False),
+        # A server that tore a history answers only now and then, also when the others are looked at.
+        ([Played("a", ""), Played("b", "", "TORN")], ["a: query status: no answer", "b: torn"], True),
+        ([Played("a", "", "TORN")], ["a: torn", "a worker on disk-1 ended by itself with 1"], False),
+        ([Played("a", "", "TORN")], ["the workers' log holds c4n4ry-o…"], False),
+        ([Played("a", "")], ["a: no receipt"], False),
+        ([Played("a", REFUSED)], [], False),
+        # Runs that are played side by side are not told apart, and no server but that one breaks them.
+        ([], ["a: does not end"], False),
+    ],
+)
+def test_a_play_is_discarded_only_where_the_server_broke_all_runs_that_failed(
+    played: list[Played],
+    failures: list[str],
+    again: bool,
+) -> None:
+    assert are_its_own(failures, broken_runs(played)) == again
+
+
+@pytest.mark.parametrize(("broken", "failed"), [(1, False), (PLAYS, True)])
+async def test_what_failed_in_a_play_that_is_discarded_is_said_in_the_summary(
+    broken: int,
+    failed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plays: list[Path] = []
+
+    async def doctored(_: Batch, folder: Path) -> Report:
+        plays.append(folder)
+        if len(plays) > broken:
+            return Report(runs=1)
+        said = f"a: does not end, play {len(plays)}"
+        return Report(runs=1, failures=[f"{said}\n\nthe plans"], plain=[said], broken=True)
+
+    monkeypatch.setattr(soak_batch, "_play", doctored)
+    batch = make_batch(1, 2, "patient", 1)
+
+    report = await play(batch, tmp_path)
+    total = Report()
+    total.plus(report)
+
+    assert len(set(plays)) == min(broken + 1, PLAYS)
+    assert bool(report.failures) == failed
+    discarded = min(broken, PLAYS - 1)
+    assert f"discarded   {discarded}" in total.lines()
+    assert f"discarded of {batch.named}: a: does not end, play 1" in total.lines()
+    assert len(total.discarded) == discarded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.budgets import Exceeded, extend, remaining, tightest
@@ -87,7 +87,6 @@ def test_cycles_are_never_extended_beyond_the_last_bound() -> None:
     assert extend(Budget(cycles=60), Budget(cycles=64)).cycles == MAX_CYCLES
 
 
-@settings(deadline=None)
 @given(budget=BUDGETS, tokens=st.integers(0, 10**12), elapsed=st.floats(), cycles=st.integers(-5, 100))
 def test_what_is_left_is_never_more_than_the_bound(
     budget: Budget, tokens: int, elapsed: float, cycles: int
@@ -97,7 +96,6 @@ def test_what_is_left_is_never_more_than_the_bound(
         assert tightest(budget, left) == left
 
 
-@settings(deadline=None)
 @given(one=BUDGETS, other=BUDGETS)
 def test_the_tightest_is_the_same_either_way_and_an_extension_never_takes_away(
     one: Budget, other: Budget

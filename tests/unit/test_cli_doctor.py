@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -96,6 +97,24 @@ def test_an_old_git_is_found_out(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert _checks(capsys)["git"][0] == verdict
+
+
+def test_a_machine_without_a_process_is_told_and_not_taken_for_a_missing_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scarce(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    monkeypatch.setattr("transports.codex_program.find_program", lambda: _program(tmp_path / "codex", ""))
+    monkeypatch.setattr("subprocess.run", scarce)
+
+    checks = _checks(capsys)
+
+    for name in ("git", "transport codex"):
+        _, seen, mend = checks[name]
+        assert "no process is left" in seen
+        assert "user namespaces" not in seen
+        assert "limit" in mend
 
 
 @pytest.mark.parametrize("chosen", [True, False])

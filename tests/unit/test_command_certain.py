@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from chance import examples
 from command_table import WORKSPACE
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from policy.commands import ALLOWED, judge
@@ -209,7 +210,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 @given(text=st.recursive(SIMPLE, compound, max_leaves=9))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(100, suppress=list(HealthCheck))
 def test_no_shell_removes_by_an_allowed_line_what_is_outside(shell: str, stubs: Path, text: str) -> None:
     asked = text if shell == "bash" else f"sh -c {shlex.quote(text)}"
     if "rm" not in text or judge(asked, workspace=WORKSPACE).decision == "deny":

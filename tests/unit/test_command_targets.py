@@ -6,8 +6,9 @@ import subprocess
 from contextlib import suppress
 
 import pytest
+from chance import examples
 from command_table import WORKSPACE
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from policy.commands import ALLOWED, judge, judge_argv
@@ -610,7 +611,7 @@ SCRIPTS = st.one_of(
 
 
 @given(parts=SCRIPTS)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(400, suppress=[HealthCheck.function_scoped_fixture])
 def test_no_allowed_script_of_sed_writes_what_is_protected(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]
 ) -> None:

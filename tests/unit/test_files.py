@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from chance import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from system.files import Root, create_exclusive, write_atomic
@@ -294,7 +295,7 @@ def test_writing_while_a_folder_and_a_link_change_places_never_reaches_the_outsi
 
 
 @given(st.text(max_size=60))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@examples(300, suppress=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_either_denied_or_stays_below_the_root(text: str) -> None:
     try:
         parts = parts_of(text, roots=("/ws",))

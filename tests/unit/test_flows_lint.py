@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from chance import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.findings import Code, Finding
@@ -147,7 +148,7 @@ _JUNK = st.recursive(
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_text_gives_findings_and_never_an_exception(text: str) -> None:
     spec, findings = load_text("any", text, {})
     assert spec is None
@@ -155,7 +156,7 @@ def test_any_text_gives_findings_and_never_an_exception(text: str) -> None:
 
 
 @given(steps=_JUNK, params=_JUNK, routing=_JUNK)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_data_gives_findings_and_never_an_exception(
     steps: object, params: object, routing: object
 ) -> None:

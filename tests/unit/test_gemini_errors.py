@@ -101,7 +101,12 @@ def test_what_tools_printed_decides_nothing() -> None:
     assert classify(Failure("something", stderr, exit_code=1)).error.code == "agent_failed"
 
 
-def test_a_crash_says_how_it_ended_and_what_was_printed_last() -> None:
-    error = classify(Failure(stderr="one\nlast words\n", signal=9, finished=False)).error
-    assert "signal 9" in error.message
-    assert "last words" in error.message
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "how"),
+    [(None, 9, "signal 9"), (3, None, "exit code 3"), (None, None, "its guard was killed")],
+)
+def test_a_crash_says_how_it_ended_and_what_was_printed_last(
+    exit_code: int | None, signal: int | None, how: str
+) -> None:
+    failure = Failure(stderr="one\nlast words\n", exit_code=exit_code, signal=signal, finished=False)
+    assert f"it ended without a result ({how}): last words" in classify(failure).error.message

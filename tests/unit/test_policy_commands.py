@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from chance import examples
 from command_table import ALLOWED, DENIED, NOT_READ, READ, WORKSPACE
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from policy.commands import ALLOWED as ALLOW
@@ -110,7 +111,7 @@ def test_arguments_without_a_shell_are_judged_as_they_are(argv: list[str], code:
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PARTS), max_size=30).map("".join))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_judging_never_raises_and_always_says_the_same(command: str) -> None:
     assert judge(command) == judge(command)
     assert judge(command).code != "E_CMD_JUDGE"
@@ -142,7 +143,7 @@ def requoted(draw: st.DrawFn) -> str:
 
 
 @given(requoted())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_denied_command_that_is_quoted_otherwise_stays_denied(command: str) -> None:
     assert judge(command).decision == "deny"
 
@@ -158,7 +159,7 @@ SURROUNDINGS = (
 @given(
     st.lists(st.sampled_from(SURROUNDINGS), max_size=4), st.sampled_from(["rm -rf /", "git push", "sudo ls"])
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_what_stands_around_a_denied_command_does_not_hide_it(around: list[str], command: str) -> None:
     for one in around:
         command = one.format(command)
@@ -166,7 +167,7 @@ def test_what_stands_around_a_denied_command_does_not_hide_it(around: list[str],
 
 
 @given(st.sampled_from(["bash", "sh"]), st.integers(1, 6))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_a_denied_command_in_a_script_in_a_script_stays_denied(shell: str, depth: int) -> None:
     command = "rm -rf /"
     for _ in range(depth):
@@ -203,7 +204,7 @@ TEXTS = st.one_of(
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 @given(parts=TEXTS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress=[HealthCheck.function_scoped_fixture])
 def test_no_shell_runs_in_an_allowed_text_what_is_denied(shell: str, stub: Path, parts: list[str]) -> None:
     text = "".join(parts)
     asked = text if shell == "bash" else f"sh -c {shlex.quote(text)}"

@@ -149,6 +149,8 @@ async def test_a_program_that_cannot_start_says_why(argv: list[str], cwd: str, c
     assert caught.value.code == code
     assert caught.value.argv0 == (argv[0] if argv else "")
     assert caught.value.reason
+    # A machine that has no process now may have one later; all else stays as it is.
+    assert caught.value.retryable == (code == "E_SPAWN")
 
 
 async def test_a_program_is_never_looked_up_in_the_childs_own_directory(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schemas.common import ChangeCounts, Usage
@@ -31,8 +30,6 @@ from workflows.routing import (
     unreachable,
 )
 
-EXAMPLES: Final = int(os.environ.get("STEPWISE_EXAMPLES") or 100)
-"""How many flows each property is held against; `make thorough` holds it against more."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = ["a", "b", "c", "d", "e"]
 GATES = ["unit", "lint"]
@@ -204,7 +201,6 @@ def again(step: StepSpec, *rest: Any) -> RoutingOutcome:
 
 
 @given(step=STEPS, state=STATES, facts=FACTS, signal=st.none() | SIGNALS, directive=st.none() | DIRECTIVES)
-@settings(max_examples=EXAMPLES, deadline=None)
 def test_the_driver_always_answers_and_answers_alike_after_the_wire(
     step: StepSpec,
     state: RoutingState,
@@ -233,7 +229,6 @@ def all_passed(step: StepSpec, iteration: IterationFacts) -> bool:
 
 
 @given(step=STEPS, state=STATES, facts=FACTS, signal=st.none() | SIGNALS)
-@settings(max_examples=EXAMPLES, deadline=None)
 def test_unknown_is_never_success(
     step: StepSpec, state: RoutingState, facts: StepFacts, signal: RoutingSignal | None
 ) -> None:
@@ -256,7 +251,6 @@ def test_unknown_is_never_success(
 
 
 @given(facts=FACTS, routing=branches(TARGETS), signal=st.none() | SIGNALS)
-@settings(max_examples=EXAMPLES, deadline=None)
 def test_a_branch_without_a_default_goes_on_only_where_something_known_says_so(
     facts: StepFacts, routing: dict[str, Any], signal: RoutingSignal | None
 ) -> None:
@@ -319,13 +313,11 @@ def drive(spec: FlowSpec, data: st.DataObject, *, stubborn: bool) -> int:
 
 
 @given(spec=sound_flows(), data=st.data())
-@settings(max_examples=EXAMPLES, deadline=None)
 def test_every_loop_ends_whatever_is_observed(spec: FlowSpec, data: st.DataObject) -> None:
     assert drive(spec, data, stubborn=False) >= 1
 
 
 @given(spec=sound_flows(), data=st.data())
-@settings(max_examples=EXAMPLES, deadline=None)
 def test_every_loop_ends_even_if_only_its_bound_ends_it(spec: FlowSpec, data: st.DataObject) -> None:
     hard = [
         step.model_copy(update={"routing": step.routing.model_copy(update=NEVER_BETTER)})

@@ -107,7 +107,9 @@ async def test_commands_run_in_the_workspace_with_the_given_environment_and_a_pr
 @pytest.mark.parametrize(
     ("argv", "seconds", "says"),
     [
-        ([*PYTHON, "import sys; print('no'); sys.exit(3)"], None, "exit code 3"),
+        ([*PYTHON, "import sys; print('no'); sys.exit(3)"], None, "exit code 3\nno\n"),
+        ([*PYTHON, "import os; os.kill(os.getpid(), 9)"], None, "signal 9\n"),
+        ([*PYTHON, "import os; os.kill(os.getppid(), 9)"], None, "its guard was killed\n"),
         (["/nowhere/program"], None, "cannot start /nowhere/program"),
         ([*PYTHON, "import signal; signal.pause()"], 0.2, "ended after 0.2 seconds"),
     ],

@@ -52,8 +52,7 @@ test: $(VENV)/.all ## Run the tests (real Temporal server, real git, real agents
 
 thorough: $(VENV)/.all ## Run what `make test` leaves out: more combinations and longer forms of what it shows
 	@$(MAKE) --no-print-directory agents || true
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m thorough $(PYTEST_ARGS)
-	STEPWISE_EXAMPLES=4 $(BIN)/python -m pytest -n 4 --dist worksteal -m hypothesis tests/unit
+	STEPWISE_EXAMPLES=4 $(BIN)/python -m pytest -n 4 --dist worksteal -m "thorough or hypothesis" $(PYTEST_ARGS)
 
 coverage: $(VENV)/.all ## Run the tests of the engine with its branches counted (slower), and hold them to their bound
 	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml \

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -107,7 +107,7 @@ class Desk:
         self._say = say
         self._waits: dict[str, _Wait] = {}
         self._given: dict[str, Word] = {}
-        self._steered: dict[str, asyncio.Task[bool]] = {}
+        self._steered: dict[str, tuple[str, asyncio.Task[bool]]] = {}
         self._had: list[str] = []
         self._over: str | None = None
         # Signals belong to the activity's trace, though a session that asks knows nothing of activities.
@@ -215,30 +215,38 @@ class Desk:
 
         A session that takes it when nobody waits for that any more has it all the same.
         """
-        said = self._steered.get(delivery)
-        if said is None:
+        if delivery not in self._steered:
             loop = asyncio.get_running_loop()
-            said = self._steered[delivery] = loop.create_task(into(text), context=contextvars.Context())
+            self._steered[delivery] = text, loop.create_task(into(text), context=contextvars.Context())
+        _, said = self._steered[delivery]
         # Not awaited itself: the end of the turn may cancel it, and that is no cancellation of who waits here.
         await asyncio.wait({said})
         return not said.cancelled() and said.result()
 
     # What the work phase calls.
 
-    async def had(self) -> list[str]:
-        """Return the ids of what the session took of what people said, now that its turn is over.
+    async def had(self, unheard: Sequence[str] | None = ()) -> list[str]:
+        """Return the ids of what the session has of what people said, now that its turn is over.
 
-        What is on its way to it gets a moment to arrive, and is called back then.
+        What is on its way to it gets a moment to arrive, and is called back then. ``unheard`` are the texts that it took
+        and does not have, None if any of them may be.
         """
         self.close()
-        saying = [said for said in self._steered.values() if not said.done()]
+        saying = [said for _, said in self._steered.values() if not said.done()]
         if saying:
             _, late = await asyncio.wait(saying, timeout=_STEER_END_S)
             for said in late:
                 said.cancel()
             if late:
                 await asyncio.wait(late, timeout=_STEER_END_S)
-        return [*filter(None, self._had), *(word for word, said in self._steered.items() if _took(said))]
+        lost = Counter(unheard)
+        had = [*filter(None, self._had)]
+        for word, (text, said) in self._steered.items():
+            if lost[text]:
+                lost[text] -= 1
+            elif unheard is not None and _took(said):
+                had.append(word)
+        return had
 
     @property
     def is_over(self) -> bool:

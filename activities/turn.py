@@ -88,12 +88,14 @@ class Tally:
 class TurnEnd:
     """How a turn ended; ``method`` is set when the engine ended it, ``outcome`` when it ended by itself.
 
-    ``had`` are the ids of what people said meanwhile and the session took.
+    ``unheard`` are the texts that its session took and does not hold, None where that is not known. ``had`` are the ids
+    of what people said meanwhile and the session has.
     """
 
     ending: Ending
     method: StopMethod | None = None
     outcome: WorkOutcome | None = None
+    unheard: Sequence[str] | None = ()
     had: Sequence[str] = ()
 
 
@@ -131,7 +133,8 @@ async def run_turn(
         tally.end_ordered()
         report = await _ended(sessions, held, turn, limits, stop, desk)
         finished = report.method == "cooperative" and tally.finished
-        return TurnEnd(of_order(order), method="agent_finished_write" if finished else report.method)
+        method = "agent_finished_write" if finished else report.method
+        return TurnEnd(of_order(order), method=method, unheard=_unheard(turn))
     finally:
         stopped.cancel()
         over.cancel()
@@ -188,6 +191,11 @@ def _due(tally: Tally, limits: Limits, begun: float, pauses: Pauses) -> tuple[Or
     return (order, 0.0) if at <= now else (None, at - now)
 
 
+def _unheard(turn: asyncio.Task[WorkOutcome]) -> Sequence[str] | None:
+    known = turn.done() and not turn.cancelled() and turn.exception() is None
+    return turn.result().unheard if known else None
+
+
 def _by_itself(turn: asyncio.Task[WorkOutcome]) -> TurnEnd:
     if turn.cancelled() or turn.exception() is not None:
         message = "the turn was cancelled" if turn.cancelled() else f"{turn.exception()!r}"
@@ -195,4 +203,4 @@ def _by_itself(turn: asyncio.Task[WorkOutcome]) -> TurnEnd:
         outcome = WorkOutcome(end="failed", stop_reason="transport_error", error=error)
     else:
         outcome = turn.result()
-    return TurnEnd(of_turn(outcome), outcome=outcome)
+    return TurnEnd(of_turn(outcome), outcome=outcome, unheard=_unheard(turn))

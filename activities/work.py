@@ -125,7 +125,7 @@ async def _new_or_stored(
             attempt.begun = time.monotonic()
             with ctx.sessions.attending(desk):
                 end = await _turn(ctx, attempt, stop)
-                end = replace(end, had=await desk.had())
+                end = replace(end, had=await desk.had(end.unheard))
         beat.say("storing what was done")
         keep = _finished if end.ending.ended == "finished" else _stopped
         out = await keep(ctx, attempt, end)

@@ -25,7 +25,18 @@ class ErrorEnvelope(Durable):
     @classmethod
     def of(cls, error: StepwiseError) -> ErrorEnvelope:
         """Return an error of ours as data."""
+        if isinstance(error, Reported):
+            return error.error
         return cls(code=error.code, message=str(error), details=error.details, retryable=error.retryable)
+
+
+class Reported(StepwiseError):
+    """Raised for an error that came as data already: ``error``, whole."""
+
+    def __init__(self, error: ErrorEnvelope) -> None:
+        super().__init__(error.code, error.message)
+        self.error = error
+        self.retryable = error.retryable
 
 
 def envelope_of(error: Exception, *, code: str) -> ErrorEnvelope:

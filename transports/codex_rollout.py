@@ -59,6 +59,8 @@ class Rollout:
 
     def __init__(self, path: Path) -> None:
         self.calls: dict[str, Made] = {}
+        self.prompts: list[str] = []
+        """What was said to the agent, as far as its model has it."""
         self.path = path
         self._read = 0
         self._reading = asyncio.Lock()
@@ -80,10 +82,11 @@ class Rollout:
                 self._take(line)
 
     async def skip(self) -> None:
-        """Leave out what the file holds so far: calls of earlier turns."""
+        """Leave out what the file holds so far, of earlier turns."""
         async with self._reading:
             await asyncio.to_thread(self._new_lines)
             self.calls.clear()
+            self.prompts.clear()
 
     def _new_lines(self) -> list[bytes]:
         try:
@@ -101,7 +104,10 @@ class Rollout:
             item = parse_json(line).get("payload")
         except (ValueError, AttributeError):
             return
-        if not isinstance(item, dict) or not isinstance(item.get("call_id"), str):
+        if not isinstance(item, dict):
+            return
+        self.prompts += _prompts(item.get("item")) or []
+        if not isinstance(item.get("call_id"), str):
             return
         kind, call_id = item.get("type"), item["call_id"]
         if kind == "function_call":
@@ -126,7 +132,16 @@ def _is_prompt(line: bytes) -> bool:
         item = parse_json(line)["payload"]["item"]
     except (ValueError, KeyError, TypeError):
         return False
-    return isinstance(item, dict) and item.get("type") == _PROMPT
+    return _prompts(item) is not None
+
+
+def _prompts(item: object) -> list[str] | None:
+    """Return the texts with which an item says something to the agent; None for an item of any other kind."""
+    if not isinstance(item, dict) or item.get("type") != _PROMPT:
+        return None
+    content = item.get("content")
+    parts = content if isinstance(content, list) else []
+    return [str(part.get("text", "")) for part in parts if isinstance(part, dict)]
 
 
 def _object(text: object) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psutil
 
-from schemas.envelopes import ErrorEnvelope
+from schemas.envelopes import ErrorEnvelope, Reported
 from schemas.errors import StepwiseError
 from schemas.json_text import parse_json
 from system.processes import Child, ProcessError
@@ -38,18 +38,8 @@ class Refused(StepwiseError):
         self.said = message
 
 
-class Gone(StepwiseError):
+class Gone(Reported):
     """Raised when the server is not there any more; ``error`` says how it ended."""
-
-    retryable = True
-
-    def __init__(self, error: ErrorEnvelope) -> None:
-        super().__init__(error.code, error.message)
-        self.error = error
-
-    def envelope(self) -> ErrorEnvelope:
-        """Return how it ended."""
-        return self.error
 
 
 class Unanswerable(Exception):

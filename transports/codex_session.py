@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +50,7 @@ class CodexSession:
         self._closed = False
         self._works = False
         self._turn: Turn | None = None
+        self._told: list[str] = []
         self._stop = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -74,6 +77,7 @@ class CodexSession:
             outcome, _ = await self._take_turn(request.prompt, request, emit, schema=None)
         except Exception as error:  # noqa: BLE001 - the port promises an outcome, whatever goes wrong
             outcome = interrupted() if self._stop.is_set() else failed(_envelope_of(error))
+        outcome = replace(outcome, unheard=self._unheard())
         if outcome.end == "rate_limited":
             message = outcome.error.message if outcome.error else ""
             emit(RateLimited(reset_at=outcome.retry_at, message=message))
@@ -122,7 +126,12 @@ class CodexSession:
         except (Refused, Gone, TimeoutError):
             return False
         turn.emit(TextEvent(role="user", text=text))
-        return True
+        self._told.append(text)
+        if not turn.over.is_set():
+            return True
+        # The end of the turn may not have known of it.
+        await self._rollout.catch_up()
+        return text not in self._unheard()
 
     async def interrupt(self, grace_s: float) -> StopReport:
         """End the running turn: ask, wait up to ``grace_s`` seconds, then end the process with its tree."""
@@ -148,6 +157,11 @@ class CodexSession:
         await self._idle.wait()
         keep_mark(self._spec.state, self._session_id, self._rollout.path)
 
+    def _unheard(self) -> list[str]:
+        """Return what the turn was told and its model never had: the server forgets it where the turn ends before."""
+        heard = Counter(self._rollout.prompts)
+        return list((Counter(self._told) - heard).elements())
+
     async def _kill(self) -> None:
         self._closed = True
         await self._server.end(0)
@@ -165,6 +179,7 @@ class CodexSession:
         self._stop.clear()
         self._idle.clear()
         self._works = request is not None
+        self._told.clear()
         given = request or _UNBOUNDED
         self._turn = turn = Turn(emit, self._line.meter, self._spec.workspace, given.on_output)
         course = self._course_of(turn)

@@ -14,8 +14,7 @@ from typing import Any, Final
 from policy.commands import Verdict
 from schemas.common import Usage
 from schemas.cutting import cut
-from schemas.envelopes import ErrorEnvelope
-from schemas.errors import StepwiseError
+from schemas.envelopes import ErrorEnvelope, Reported
 from schemas.events import RateLimited
 from schemas.questions import CallDecision, CallRequest, call_signature
 from system.processes import Child, Finished, LineTooLong, StdinClosed
@@ -53,16 +52,8 @@ class Stopped(Exception):
     """Raised inside a turn that is to end."""
 
 
-class TurnFailed(StepwiseError):
-    """Raised where a turn has no answer; its envelope is the turn's error."""
-
-    def __init__(self, error: ErrorEnvelope) -> None:
-        super().__init__(error.code, error.message)
-        self._error = error
-
-    def envelope(self) -> ErrorEnvelope:
-        """Return the turn's error."""
-        return self._error
+class TurnFailed(Reported):
+    """Raised where a turn has no answer; ``error`` is that of the turn."""
 
 
 class Turn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -158,6 +158,7 @@ class WorkOutcome:
     """How the turn ended. Anything but ``completed`` leaves work undone; ``error`` says why for ``failed``.
 
     ``question`` and ``call`` are what a turn that ended as ``question`` or ``approval`` was parked with.
+    ``unheard`` are the texts that the turn took (``steer``) and that its session does not hold: its model never has them.
     """
 
     end: WorkEnd
@@ -166,6 +167,7 @@ class WorkOutcome:
     call: CallRequest | None = None
     retry_at: datetime | None = None
     error: ErrorEnvelope | None = None
+    unheard: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

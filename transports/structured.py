@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from schemas.cutting import cut
-from schemas.envelopes import ErrorEnvelope, envelope_of
+from schemas.envelopes import ErrorEnvelope, Reported, envelope_of
 from schemas.errors import StepwiseError
 from schemas.json_text import parse_json
 from transports.port import StructuredResult, WorkOutcome
@@ -38,19 +38,13 @@ class AnswerRefused(StepwiseError):
         self.errors = errors
 
 
-class TurnLost(StepwiseError):
+class TurnLost(Reported):
     """Raised when a turn that was to give an answer ended without one; ``outcome`` says how it ended."""
 
     def __init__(self, outcome: WorkOutcome) -> None:
         self.outcome = outcome
-        self._error = outcome.error or ErrorEnvelope(
-            code=outcome.end, message=f"the turn ended before its answer: {outcome.end}", retryable=True
-        )
-        super().__init__(self._error.code, self._error.message)
-
-    def envelope(self) -> ErrorEnvelope:
-        """Return the turn's error."""
-        return self._error
+        untold = f"the turn ended before its answer: {outcome.end}"
+        super().__init__(outcome.error or ErrorEnvelope(code=outcome.end, message=untold, retryable=True))
 
 
 def unanswered(error: Exception, *, code: str = "transport_error", reprompts: int = 0) -> StructuredResult:

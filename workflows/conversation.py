@@ -35,6 +35,8 @@ SKIP_NEEDS_NEXT = "skip-needs-next"
 ALL_THAT_WAITS = "all-that-waits"
 """The patch with which all that a session asks can be answered, not the oldest alone, and a pause that was asked for
 before can be withdrawn meanwhile."""
+RESUME_WITHDRAWS = "resume-withdraws"
+"""The patch with which a resume that orders something withdraws a pause that has not taken hold, too."""
 MAX_STEERS = 20
 """Texts that may be queued for an agent's next turn."""
 
@@ -155,9 +157,16 @@ class Conversation(Standing):
                 self._order = Given(question=self._question, answers=answers, by=payload.by)
             case Resume() | Approve() | Reject() | ExtendBudget():
                 self._order = payload
+                if isinstance(payload, Resume):
+                    self._withdraw_pause()
             case _:
                 return self.refuse(name, f"{name} answers nothing that is waited for")
         return Verdict(verdict="accepted", name=name, message=self._remark(self._order))
+
+    def _withdraw_pause(self) -> None:
+        """Forget a pause that has not taken hold: a person has ordered something since."""
+        if self.state.pause_reason is not None and workflow.patched(RESUME_WITHDRAWS):
+            self.state.pause_reason = None
 
     # The session that works now.
 
@@ -202,6 +211,7 @@ class Conversation(Standing):
         """Hand an answer or a decision to the live session; a resume ends its work first."""
         if isinstance(payload, Resume):
             self._stop_order = payload
+            self._withdraw_pause()
             self.phases.cut(only=("work",))
             return Verdict(verdict="accepted", name=name, message="the agent is stopped first")
         word: Given | CallDecision

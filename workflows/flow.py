@@ -52,7 +52,8 @@ class Controls:
             payload = parse(name, args)
         except BadMessage as error:
             raise _refused(str(error)) from None
-        if self._run is None:
+        if self._run is None or self._run.is_answered or not self._mailbox.empty:
+            # It is judged by where the run stands when its turn comes.
             return
         why_not = refusal(name, payload, self._run.situation())
         if why_not is not None:

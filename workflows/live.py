@@ -21,8 +21,8 @@ class Live:
     """Questions and calls that wait while the agent works, and deliveries to its session, one after another.
 
     What was answered too late for the session is kept for the next one: ``given`` by question, ``decided`` by the
-    signature of the call. What it has had is not: it would count twice. Of what may have reached it, the end of its
-    work says whether it did.
+    signature of the call. What it has had is not: it would count twice. Of what may have reached it, and of texts that
+    it took, the end of its work says whether it had them.
     """
 
     def __init__(self, phases: Phases) -> None:
@@ -33,6 +33,7 @@ class Live:
         self.given: dict[str, Given] = {}
         self.decided: dict[str, CallDecision] = {}
         self._unsure: dict[str, Word | str] = {}
+        self._texts: dict[str, str] = {}
         self._had: set[str] = set()
         self._open: set[str] = set()
         self._words = 0
@@ -60,11 +61,15 @@ class Live:
         return True
 
     def end(self, had: Sequence[str]) -> list[str]:
-        """Note that its work is over, and which words it had; return the texts that it may have had and had not."""
+        """Note that its work is over, and which words it had; return the texts that it was told and has not had.
+
+        Of work that was lost nobody knows: all its texts are among them, and told again.
+        """
         self.over()
         self._open.clear()
         self._had.update(had)
-        unsure, self._unsure = self._unsure, {}
+        unsure, self._unsure = {**self._texts, **self._unsure}, {}
+        self._texts = {}
         for word in (what for key, what in unsure.items() if key in self._had and not isinstance(what, str)):
             self.had(word)
         return [what for key, what in unsure.items() if key not in self._had and isinstance(what, str)]
@@ -75,6 +80,11 @@ class Live:
 
     def took(self, word_id: str, what: Word | str, out: DeliverOut) -> bool | None:
         """Tell whether the session has a word; None where only the end of the work that it was said to will say."""
+        if out.live and isinstance(what, str) and word_id not in self._had:
+            if word_id in self._open:
+                self._texts[word_id] = what
+            # Else the work that took it was lost.
+            return word_id in self._open
         if out.live or word_id in self._had:
             return True
         if out.unsure and word_id in self._open:

@@ -16,10 +16,16 @@ from workflows.log import logger
 from workflows.messages import INTERNAL, MESSAGES, BadMessage, parse
 
 Settle = Callable[[Verdict], None]
+ONE_BY_ONE = "one-by-one"
+"""The patch with which what comes after the answer to a wait is judged by where the run stands once it has gone on."""
 
 
 class Judge(Protocol):
     """Who judges messages: the run."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the run has the answer to what it waits for, and has not gone on yet."""
 
     def apply(self, name: str, payload: Closed, settle: Settle) -> None:
         """Judge a message, and ``settle`` it now or when a live session has had it."""
@@ -31,7 +37,7 @@ class Judge(Protocol):
         """Refuse a message."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Ticket:
     """One message: still raw, or judged."""
 
@@ -42,6 +48,14 @@ class Ticket:
     def settle(self, verdict: Verdict) -> None:
         """Note the verdict, which the sender of an update waits for."""
         self.verdict = verdict
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether this asks for the end of the run."""
+        given = self.args[0] if self.args else None
+        return self.name == "abort" or (
+            self.name == "resume" and isinstance(given, dict) and given.get("action") == "abort"
+        )
 
 
 class Mailbox:
@@ -61,22 +75,42 @@ class Mailbox:
         """Whether every message was judged."""
         return not self._queue
 
-    def drain(self, judge: Judge) -> None:
-        """Judge every message that is there now."""
-        while self._queue:
-            ticket = self._queue.popleft()
-            if ticket.name in INTERNAL:
-                self._hear(judge, ticket)
-            elif ticket.name not in MESSAGES:
-                known = ", ".join(MESSAGES)
-                ticket.settle(judge.refuse(ticket.name, f"no message {ticket.name!r}; known: {known}"))
-            else:
-                try:
-                    payload = parse(ticket.name, ticket.args)
-                except BadMessage as error:
-                    ticket.settle(judge.refuse(ticket.name, str(error)))
+    async def pump(self, judge: Judge) -> None:
+        """Judge messages as they come, for ever.
+
+        One that comes after the answer to a wait is held until the run has gone on, unless the run is to end.
+        """
+        while True:
+            await workflow.wait_condition(lambda: bool(self._queue))
+            while self._queue:
+                is_held = self._is_held(judge) and workflow.patched(ONE_BY_ONE)
+                ticket = self._first(is_held)
+                if ticket is None:
+                    await workflow.wait_condition(lambda: self._first(self._is_held(judge)) is not None)
                 else:
-                    judge.apply(ticket.name, payload, ticket.settle)
+                    self._queue.remove(ticket)
+                    self._judge(judge, ticket)
+
+    def _is_held(self, judge: Judge) -> bool:
+        return judge.is_answered and not any(ticket.ends_run for ticket in self._queue)
+
+    def _first(self, is_held: bool) -> Ticket | None:
+        """Return what is judged next: where people's messages are held, what the engine itself says."""
+        return next((ticket for ticket in self._queue if not is_held or ticket.name in INTERNAL), None)
+
+    def _judge(self, judge: Judge, ticket: Ticket) -> None:
+        if ticket.name in INTERNAL:
+            self._hear(judge, ticket)
+        elif ticket.name not in MESSAGES:
+            known = ", ".join(MESSAGES)
+            ticket.settle(judge.refuse(ticket.name, f"no message {ticket.name!r}; known: {known}"))
+        else:
+            try:
+                payload = parse(ticket.name, ticket.args)
+            except BadMessage as error:
+                ticket.settle(judge.refuse(ticket.name, str(error)))
+            else:
+                judge.apply(ticket.name, payload, ticket.settle)
 
     def _hear(self, judge: Judge, ticket: Ticket) -> None:
         try:
@@ -85,9 +119,3 @@ class Mailbox:
             logger.warning("signal %s of the work activity cannot be read", ticket.name)
         else:
             judge.heard(payload)
-
-    async def pump(self, judge: Judge) -> None:
-        """Judge messages as they come, for ever."""
-        while True:
-            await workflow.wait_condition(lambda: bool(self._queue))
-            self.drain(judge)

@@ -101,6 +101,11 @@ class Standing(ABC):
         return "waiting" if self.live.first else "running"
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the run has the answer to what it waits for, and has not gone on yet."""
+        return self._waiting is not None and self._order is not None
+
+    @property
     def is_live(self) -> bool:
         """Whether what is waited for is asked by a session that works, and goes on working."""
         return self._waiting is None and self.run_state == "waiting"

@@ -124,8 +124,8 @@ class Waits(Conversation):
             on_silence=self._waiting.on_silence,
         )
         self.show()
-        await self.phases.flush()
         try:
+            await self.phases.flush()
             await workflow.wait_condition(
                 lambda: self._order is not None or self.stop_asked or self.ending or self.was_reset,
                 timeout=max(bounded - workflow.now(), timedelta()) if bounded else None,

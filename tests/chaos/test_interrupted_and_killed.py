@@ -219,3 +219,21 @@ async def test_a_step_whose_worker_is_lost_more_often_than_it_may_be_waits_for_a
     assert status["waiting"]["reason"] == "the worker was lost 1 times"
     await resume(own_rig, "often")
     await ended(own_rig, "often", "verified")
+
+
+async def test_words_to_an_agent_whose_worker_is_killed_are_said_again(rig: Rig, demo_repo: Path) -> None:
+    first = rig.worker()
+    held = {"do": "wait_for_file", "path": str(rig.folder / "go")}
+    start(rig, "words", demo_repo, SPEC, script(mend=turn(HALF, {"do": "say", "text": "half-way"}, held)))
+    spool = rig.folder / "disk" / "spool"
+    await happens(lambda: any("half-way" in at.read_text() for at in spool.rglob("events.jsonl")), rig)
+    verdict = await update(rig, "words", "steer", {"text": "Mind the gap."})
+    assert (verdict["verdict"], verdict["message"]) == ("accepted", "the agent has it")
+    first.kill()
+    await killed(first, rig)
+    (rig.folder / "go").touch()
+    rig.worker()
+    result = await ended(rig, "words")
+    lost, again = [one for one in result.receipts if one.step_id == "mend"][:2]
+    assert (lost.execution_status, again.attempt) == ("failed", 2)
+    assert "Mind the gap." in transcript_of(rig, again)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from codex_kit import DRAFT, KEY, one_turn, session_of, spec_in, transport_for
+from home_kit import begun_at_home
 from model_servers.openai import OpenAIServer
 from model_servers.script import Ask, Call, HandIn, Run, Tokens, Turn, Write, in_order, turn
 
@@ -282,3 +284,38 @@ async def test_answers_without_end_are_counted_against_the_tokens(tmp_path: Path
         turned = await one_turn(server, spec_in(tmp_path), max_tokens=1200)
     assert (turned.outcome.end, turned.outcome.stop_reason) == ("budget", "tokens")
     assert used_in(turned.events).total in {1500, 2000}
+
+
+async def test_words_that_the_model_has_not_heard_when_its_turn_is_interrupted_are_said_to_be_unheard(
+    tmp_path: Path,
+) -> None:
+    go = tmp_path / "workspace" / "go"
+    held = Run("touch go.begun; until [ -e go ]; do sleep 0.02; done")
+    with OpenAIServer(in_order(turn("I wait.", held), turn("Done."))) as server:
+        async with session_of(transport_for(server), spec_in(tmp_path)) as (session, events):
+            work = asyncio.create_task(session.work(WorkRequest("Do it."), events.append))
+            await begun_at_home(go)
+            assert await session.steer("Mind the gap.")
+            await session.interrupt(20)
+            outcome = await work
+            assert outcome.error is not None
+            assert (outcome.error.code, list(outcome.unheard)) == ("interrupted", ["Mind the gap."])
+            again = await session.work(WorkRequest("Go on."), events.append)
+            assert (again.end, list(again.unheard)) == ("completed", [])
+    assert not any("gap" in text for seen in server.seen for _, text in seen.texts)
+
+
+async def test_words_that_the_model_has_heard_are_not_said_to_be_unheard(tmp_path: Path) -> None:
+    go = tmp_path / "workspace" / "go"
+    held = Run("touch go.begun; until [ -e go ]; do sleep 0.02; done")
+    with OpenAIServer(in_order(turn("I wait.", held), turn("Done."))) as server:
+        async with session_of(transport_for(server), spec_in(tmp_path)) as (session, events):
+            work = asyncio.create_task(session.work(WorkRequest("Do it."), events.append))
+            await begun_at_home(go)
+            assert await session.steer("Mind the gap.")
+            assert await session.steer("And the step.")
+            go.touch()
+            outcome = await work
+    assert (outcome.end, list(outcome.unheard)) == ("completed", [])
+    heard = [text for _, text in server.seen[-1].texts]
+    assert ("Mind the gap." in heard, "And the step." in heard) == (True, True)

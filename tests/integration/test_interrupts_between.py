@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Rig
-from flow_kit import OK, flow, gate, linear, script, step, turn
+from flow_kit import OK, flow, gate, linear, script, step, transcript_of, turn
 from home_kit import at_home, begun_at_home
 from interrupt_kit import interrupted, until_there
 from run_kit import READ_ONLY, Played, approved, ended, resume, said, signal, start, update, waiting
@@ -192,4 +192,54 @@ async def test_of_two_answers_that_come_at_once_the_first_counts(
     async with at_home(desk, tmp_path):
         result = await ended(home, "twice", "verified")
     verdicts = [(one["name"], one["verdict"]) for one in said(home, result.run_id, "human_message")]
-    assert verdicts == [("approve", "accepted"), ("reject", "already")]
+    assert verdicts == [("approve", "accepted")]
+    (late,) = said(home, result.run_id, "message_refused")
+    assert (late["name"], "while the run is running" in late["reason"]) == ("reject", True)
+
+
+async def at_once(desk: Rig, tmp_path: Path, name: str, repo: Path, **then: str) -> Rig:
+    """Send a run that waits after an interrupt messages that all come with one workflow task."""
+    go = tmp_path / "go"
+    async with at_home(desk, tmp_path) as home:
+        played = turn({"do": "run", "argv": until_there(go)}, OK)
+        spec = flow(step("only", linear("end")), step("end", **READ_ONLY))
+        start(home, name, repo, spec, script(only={"turns": [played], "resumed": turn(OK)}))
+        await begun_at_home(go)
+        await update(home, name, "interrupt")
+        await interrupted(home, name)
+    await signal(home, name, "resume")
+    for message, text in then.items():
+        await signal(home, name, message, {"text": text} if message == "steer" else {"reason": text})
+    return home
+
+
+@pytest.mark.parametrize(("message", "kind"), [("pause", "pause"), ("interrupt", "human")])
+async def test_what_holds_a_run_holds_it_also_where_it_comes_right_after_a_resume(
+    desk: Rig, repo: Path, tmp_path: Path, message: str, kind: str
+) -> None:
+    name = f"after-{message}"
+    home = await at_once(desk, tmp_path, name, repo, **{message: "not yet"})
+    async with at_home(desk, tmp_path):
+        status = await waiting(home, name, kind)
+        assert "not yet" in status["waiting"]["reason"]
+        await resume(home, name)
+        result = await ended(home, name)
+    messages = [(one["name"], one["verdict"]) for one in said(home, result.run_id, "human_message")]
+    assert messages[-3:] == [("resume", "accepted"), (message, "accepted"), ("resume", "accepted")]
+
+
+async def test_words_that_come_right_after_a_resume_are_given_to_the_agent(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    home = await at_once(desk, tmp_path, "after-steer", repo, steer="Mind the gap.")
+    async with at_home(desk, tmp_path):
+        result = await ended(home, "after-steer")
+    heard = ["Mind the gap." in transcript_of(home, receipt) for receipt in result.receipts]
+    assert heard.count(True) == 1, "by the agent that goes on, or by the next one"
+    assert said(home, result.run_id, "message_refused") == []
+
+
+async def test_an_abort_is_not_held_by_what_came_before_it(desk: Rig, repo: Path, tmp_path: Path) -> None:
+    home = await at_once(desk, tmp_path, "after-abort", repo, pause="not yet", abort="enough")
+    async with at_home(desk, tmp_path):
+        await ended(home, "after-abort", "stopped")

@@ -22,7 +22,7 @@ from flow_kit import (
     write,
 )
 from looking import pauses
-from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting, working
+from run_kit import READ_ONLY, Played, ended, resume, said, start, update, waiting, working
 
 ASK = {"do": "ask", "question": "Red or blue?", "options": ["red", "blue"], "save_to": "answer.txt"}
 CALL = {"do": "run", "argv": ["touch", "touched"], "ask": True, "reason": "it touches a file"}
@@ -76,13 +76,13 @@ async def test_of_what_an_agent_asks_at_once_each_is_answered_by_its_id(desk: Ri
     for one in (colour, touch, why, link):
         assert one["legal"], f"{one['kind']} {one['id']} has what answers it"
 
-    said = [
+    answers = [
         ("answer", {"question_id": why["id"], "answers": {"1": "so"}}),
         ("reject", {"call_id": link["id"], "reason": "leave it"}),
         ("answer", {"question_id": colour["id"], "answers": {"1": "blue"}}),
         ("approve", {"call_id": touch["id"]}),
     ]
-    for message, payload in said:
+    for message, payload in answers:
         verdict = await update(desk, "several", message, payload)
         assert (verdict["verdict"], verdict["message"]) == ("accepted", "the agent has it")
 
@@ -120,6 +120,24 @@ async def test_a_pause_that_was_asked_for_is_withdrawn_while_the_agent_waits(des
     await update(desk, "withdraw", "answer", {"answers": {"1": "red"}})
     result = await ended(desk, "withdraw", "verified")
     assert attempts(result) == [(1, "succeeded", "cold")]
+
+
+@pytest.mark.parametrize("when", ["live", "late"])
+async def test_a_pause_that_was_asked_for_is_withdrawn_by_what_a_person_orders_since(
+    desk: Rig, hasty: Rig, repo: Path, when: str
+) -> None:
+    rig, name = (desk, "order-live") if when == "live" else (hasty, "order-late")
+    held = {"do": "wait_for_file", "path": str(rig.folder / f"go-{when}")}
+    start(rig, name, repo, SPEC, script(only=turn(held, ASK, OK)))
+    await working(rig, name)
+    await update(rig, name, "pause", {"reason": "lunch"})
+    (rig.folder / f"go-{when}").touch()
+    await waiting(rig, name, "answer")
+    if when == "late":
+        await rig.until(name, lambda now: now["waiting"] is not None and now.get("phase") != "work")
+    await update(rig, name, "resume", {"action": "skip"})
+    result = await ended(rig, name)
+    assert [one["waiting_for"] for one in said(rig, result.run_id, "waiting")] in ([], ["answer"])
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,9 @@ async def test_a_reset_is_refused_with_the_way_out(
     assert f"stepwise fork {status['run_id']} --from STEP" in error.message
     assert "WORKFLOW_TASK_FAILED" not in (await event_types(desk, name))[-4:]
     assert desk.receipts(status["run_id"]) == before
+    after = await desk.status(name)
+    assert (after["waiting"], after["needs_human"], after["legal"]) == (None, False, [])
+    assert await desk.client.get_workflow_handle(name).query("pending") == []
     (tmp_path / "go").touch()
 
 

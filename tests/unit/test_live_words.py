@@ -9,6 +9,7 @@ from schemas.questions import Given, Question, QuestionItem
 from workflows.live import Live
 from workflows.phases import Phases
 
+TAKEN = DeliverOut(live=True)
 UNSURE = DeliverOut(live=False, unsure=True, detail="time-out")
 GIVEN = Given(
     question=Question(question_id="q", items=[QuestionItem(question="Which?")]), answers={"Which?": "a"}
@@ -38,10 +39,22 @@ def test_a_verdict_that_comes_after_the_end_of_the_work_is_what_the_end_said() -
     assert words.took(later, "on", UNSURE) is None, "the next session works by now"
 
 
-def test_what_is_sure_is_not_asked_of_the_end() -> None:
+def test_what_a_session_took_and_has_not_in_the_end_is_told_again() -> None:
     words = live()
-    assert words.took(words.word_id(), "left", DeliverOut(live=True)) is True
-    assert words.took(words.word_id(), "right", DeliverOut(live=False, detail="no agent works")) is False
+    kept, lost, refused = words.word_id(), words.word_id(), words.word_id()
+    assert words.took(kept, "left", TAKEN) is True
+    assert words.took(lost, "right", TAKEN) is True
+    assert words.took(refused, "on", DeliverOut(live=False, detail="no agent works")) is False
+    assert words.end([kept]) == ["right"]
+    assert words.end([]) == [], "they are given back once"
+
+
+def test_what_was_taken_by_work_that_is_lost_by_then_is_told_again() -> None:
+    words = live()
+    lost, had = words.word_id(), words.word_id()
+    assert words.end([had]) == []
+    assert words.took(lost, "left", TAKEN) is False
+    assert words.took(had, "right", TAKEN) is True
     assert words.end([]) == []
 
 

@@ -264,24 +264,28 @@ async def test_neither_descriptors_nor_processes_pile_up() -> None:
         await child.stop(5)
         await asyncio.sleep(0)
 
+    await shutdown()
+    others = set(psutil.Process().children())
     await both()
     descriptors = open_descriptors()
     for _ in range(20):
         await both()
     assert open_descriptors() == descriptors
-    (launcher,) = psutil.Process().children(recursive=False)
+    (launcher,) = set(psutil.Process().children()) - others
     psutil.wait_procs(launcher.children(recursive=True), timeout=30)  # a guard reports, then ends
     assert launcher.children(recursive=True) == []
     await shutdown()
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) == others
 
 
 async def test_shutdown_ends_what_still_runs() -> None:
+    await shutdown()
+    others = psutil.Process().children()
     async with await Child.start(python(STAY), cwd=Path("/"), env={}) as child:
         waiting = asyncio.create_task(child.wait())
         await shutdown()
         assert (await waiting).stopped_by == "terminated"
-        assert psutil.Process().children() == []
+        assert psutil.Process().children() == others
 
 
 def test_child_env_lets_through_what_is_allowed_and_nothing_else() -> None:

@@ -175,6 +175,19 @@ def held(desk: Rig, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     return desk, "held"
 
 
+async def test_a_refused_update_is_told_to_its_sender_alone(desk: Rig, repo: Path) -> None:
+    spec = flow(step("only", linear("end")), step("end", **READ_ONLY))
+    start(desk, "told", repo, spec, script(only=turn(OK, status="BLOCKED")))
+    status = await waiting(desk, "told", "human")
+    assert "approve" in await refused(desk, "told", "approve")
+    assert (await desk.status("told"))["last_refused"] is None
+    await signal(desk, "told", "approve")
+    await desk.until("told", lambda now: (now.get("last_refused") or {}).get("name") == "approve")
+    await update(desk, "told", "abort")
+    await ended(desk, "told", "stopped")
+    assert kinds(desk, status["run_id"]).count("message_refused") == 1
+
+
 async def test_an_unknown_signal_shows_with_the_known_ones(held: tuple[Rig, str]) -> None:
     rig, run = held
     await signal(rig, run, "pasue", {"reason": "x"})

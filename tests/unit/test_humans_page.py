@@ -108,3 +108,8 @@ def test_what_can_be_typed_is_shown_as_it_is_printed() -> None:
     )
     head = "\n\n\nWhat you can type:\n"
     assert head + shown.partition(head)[2] + "\n````\n" in TEXT
+
+
+def test_the_help_of_reject_says_who_reads_the_reason() -> None:
+    assert MESSAGES["reject"].help.endswith("reason: for the agent, before a step for a person.")
+    assert "`before`, the run waits for a person, who reads who rejected it and why" in " ".join(TEXT.split())

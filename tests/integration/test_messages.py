@@ -276,6 +276,23 @@ async def test_each_order_of_resume_does_what_it_says(
         assert receipts[1].session == "resumed"
 
 
+@pytest.mark.parametrize(("who", "named"), [({}, "a resume with retry"), ({"by": "ann"}, "ann")])
+async def test_the_receipt_of_what_a_retry_ended_in_its_midst_says_who_wanted_it(
+    desk: Rig, repo: Path, tmp_path: Path, who: dict[str, str], named: str
+) -> None:
+    name = f"midst-{len(who)}"
+    start(desk, name, repo, TWO_STEPS, script(only=turn(hold(tmp_path / "go"), OK)))
+    await working(desk, name)
+    await update(desk, name, "pause")
+    (tmp_path / "go").touch()
+    await waiting(desk, name, "pause")
+    await update(desk, name, "resume", {"action": "retry", **who})
+    result = await ended(desk, name, "verified")
+    stop = desk.receipts(result.run_id)[0].stop
+    assert stop is not None
+    assert (stop.reason, stop.requested_by) == ("interrupt", named)
+
+
 async def test_the_end_of_a_run_stores_the_senders_who_sent_its_messages(
     desk: Rig, repo: Path, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
@@ -15,6 +15,7 @@ from cli.options import AsJson, StoreUrl
 from cli.session import complain, say, say_json
 from cli.words import iso, moment, printable, span, table
 from schemas.errors import BadInput
+from schemas.run_state import WaitFor
 
 DEFAULT_LIMIT: Final = 20
 _MAX_CELL: Final = 200
@@ -27,7 +28,9 @@ def runs(
     *,
     outcome: Annotated[
         str,
-        typer.Option(help="Only runs that ended so, or stand so: running, waiting.", metavar="WORD"),
+        typer.Option(
+            help="Only runs that ended so, or stand so: running, waiting, waiting:approval.", metavar="WORD"
+        ),
     ] = "",
     flow: Annotated[str, typer.Option(help="Only runs of this flow.", metavar="NAME")] = "",
     repo: Annotated[
@@ -43,9 +46,10 @@ def runs(
 
     The evidence store and the Temporal server are asked. Without a server the store alone is listed.
     """
-    if outcome and outcome not in OUTCOMES:
+    known = [*OUTCOMES, *(f"waiting:{kind}" for kind in get_args(WaitFor))]
+    if outcome and outcome not in known:
         raise BadInput(
-            "E_OUTCOME", f"no run has the outcome {outcome!r}", mend=f"say one of {', '.join(OUTCOMES)}"
+            "E_OUTCOME", f"no run has the outcome {outcome!r}", mend=f"say one of {', '.join(known)}"
         )
     here = open_here(store)
     found = [
@@ -121,7 +125,7 @@ def _took(row: RunRow, now: datetime) -> str:
 
 
 def _stands(row: RunRow, outcome: str) -> bool:
-    return not outcome or row.state.partition(":")[0] == outcome
+    return not outcome or outcome in {row.state, row.state.partition(":")[0]}
 
 
 def _is_of(repo: str, given: str) -> bool:

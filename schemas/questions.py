@@ -79,6 +79,15 @@ class CallDecision(Durable):
     remember: Literal["once", "run"] = "once"
 
 
+DEADLINE: Final = "deadline"
+"""Who has decided where nobody did in time."""
+
+
+def code_of_denial(decision: CallDecision) -> str:
+    """Return the code with which a call that was denied is reported as blocked."""
+    return "denied_by_deadline" if decision.by == DEADLINE else "denied_by_human"
+
+
 class Given(Durable):
     """A human's answer to a question an earlier attempt ended with, for the session that goes on."""
 

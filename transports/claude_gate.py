@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 from policy.commands import Verdict
 from schemas.cutting import cut
 from schemas.events import QuestionEvent
-from schemas.questions import Answer, CallRequest, Question, QuestionItem, call_signature
+from schemas.questions import Answer, CallRequest, Question, QuestionItem, call_signature, code_of_denial
 from transports.claude_policy import QUESTION
 from transports.pauses import Pauses
 from transports.port import Emit, Park, SessionSpec, WorkOutcome
@@ -151,8 +151,10 @@ class Gate:
         if said.allow:
             return Decision(allow=True, arguments=arguments)
         reason = f"denied: {said.reason}" if said.reason else "denied"
-        self.block(call_id, "denied_by_human", reason)
-        return Decision(allow=False, message=f"A human denied this call: {said.reason or 'no reason given'}")
+        code = code_of_denial(said)
+        self.block(call_id, code, reason)
+        who = "A human denied this call" if code == "denied_by_human" else "This call was denied"
+        return Decision(allow=False, message=f"{who}: {said.reason or 'no reason given'}")
 
     async def _question(self, arguments: Mapping[str, Any], call_id: str) -> Decision:
         question = Question(

@@ -17,6 +17,7 @@ from schemas.questions import (
     Question,
     QuestionItem,
     call_signature,
+    code_of_denial,
 )
 from transports.codex_policy import COMMAND, READ_ONLY, judge_changes, judge_command, relative, script_of
 from transports.codex_rollout import Rollout
@@ -123,7 +124,7 @@ class Desk:
             return _PARKED
         if decision.allow:
             return Verdict("allow")
-        return Verdict("deny", "denied_by_human", decision.reason or "denied")
+        return Verdict("deny", code_of_denial(decision), decision.reason or "denied")
 
     async def _question(self, params: Mapping[str, Any]) -> dict[str, Any]:
         asked = [(str(each["id"]), _item(each)) for each in params["questions"]]

@@ -207,10 +207,14 @@ class Turn:
             if self.text:
                 self.emit(TextEvent(text=self.text))
         elif item["type"] in _TOOL_ITEMS:
-            if call_id not in self.running:
-                self._begin(call_id, item, *self._described(item))
+            tool, given = self._described(item)
             if item.get("status") in _RAN and call_id not in self.allowed:
-                self.unasked = self.running[call_id].given
+                self.unasked = given
+            if call_id in self._reported and call_id not in self.running:
+                # Its end was known before, from what the model was told.
+                return
+            if call_id not in self.running:
+                self._begin(call_id, item, tool, given)
             success = item.get("status") == "completed" and (item.get("exitCode") or 0) == 0
             self._ended(call_id, success=success, output=_output(item))
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from schemas.handoff import HandoffDraft
-from schemas.questions import Answer, CallDecision, CallRequest, Given, Question
+from schemas.questions import DEADLINE, Answer, CallDecision, CallRequest, Given, Question
 from transports.conformance_bench import (
     LIMIT_S,
     MARKER,
@@ -256,16 +257,18 @@ async def asks_before_calls(bench: Bench) -> None:
         asked.append(request)
         return CallDecision(signature=request.signature, allow=True)
 
-    async def deny(request: CallRequest) -> CallDecision:
+    async def deny(by: str, request: CallRequest) -> CallDecision:
         asked.append(request)
-        return CallDecision(signature=request.signature, allow=False, reason="not today")
+        return CallDecision(signature=request.signature, allow=False, reason="not today", by=by)
 
-    outcome, heard = await _call(bench, deny)
-    require(outcome.end == "completed", f"a turn with a denied call ended as {outcome.end}")
-    require(not marker.exists(), "a denied call took effect")
-    reasons = [e.call.blocked_reason or "" for e in heard.events if e.kind == "tool_ended" and e.call.blocked]
-    told = any(reason.startswith("denied_by_human") and "not today" in reason for reason in reasons)
-    require(told, f"the denial is not reported: {reasons}")
+    for by, code in (("ann", "denied_by_human"), (DEADLINE, "denied_by_deadline")):
+        outcome, heard = await _call(bench, partial(deny, by))
+        require(outcome.end == "completed", f"a turn with a denied call ended as {outcome.end}")
+        require(not marker.exists(), "a denied call took effect")
+        blocked = [e.call for e in heard.events if e.kind == "tool_ended" and e.call.blocked]
+        reasons = [call.blocked_reason or "" for call in blocked]
+        told = any(reason.startswith(code) and "not today" in reason for reason in reasons)
+        require(told, f"the denial is not reported: {reasons}")
     outcome, heard = await _call(bench, allow)
     require(outcome.end == "completed" and marker.exists(), f"an allowed call ended as {outcome.end}")
     require(len({request.signature for request in asked}) == 1, f"asked was {asked}")

@@ -16,7 +16,7 @@ from schemas.common import Usage
 from schemas.cutting import cut
 from schemas.envelopes import ErrorEnvelope, Reported
 from schemas.events import RateLimited
-from schemas.questions import CallDecision, CallRequest, call_signature
+from schemas.questions import CallDecision, CallRequest, call_signature, code_of_denial
 from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
 from transports.gemini_finish import cut_short
@@ -244,7 +244,8 @@ class Turn:
             return "approval_pending: the call waits for a human"
         if decision.allow:
             return None
-        return f"denied_by_human: denied: {decision.reason}" if decision.reason else "denied_by_human: denied"
+        reason = f"denied: {decision.reason}" if decision.reason else "denied"
+        return f"{code_of_denial(decision)}: {reason}"
 
     async def _timed(self, answer: Awaitable[CallDecision | Park]) -> CallDecision | Park:
         with self._pauses.pause():

@@ -107,8 +107,8 @@ class SessionSpec:
 
     ``on_question`` and ``on_call`` may take minutes: the time in them is not the agent's, so no watch over silence,
     seconds or time-outs runs meanwhile. They never raise, and may be cancelled. A call that policy asks about is made
-    only once ``on_call`` allows it; one that is denied is reported as blocked, with code ``denied_by_human``. Without
-    a callback nobody can be asked: as Park.
+    only once ``on_call`` allows it; one that is denied is reported as blocked, with the code that ``code_of_denial``
+    gives. Without a callback nobody can be asked: as Park.
     """
 
     run_id: str

@@ -17,7 +17,15 @@ from schemas.common import Usage
 from schemas.cutting import cut
 from schemas.envelopes import ErrorEnvelope
 from schemas.events import QuestionEvent, RateLimited, TextEvent, UsageEvent
-from schemas.questions import Answer, CallRequest, Given, Question, QuestionItem, call_signature
+from schemas.questions import (
+    Answer,
+    CallRequest,
+    Given,
+    Question,
+    QuestionItem,
+    call_signature,
+    code_of_denial,
+)
 from schemas.scenario import (
     Action,
     Ask,
@@ -187,7 +195,8 @@ class Actor:
             await self.tools.run(action, call_id, emit)
         else:
             call = Call(call_id=call_id, name=COMMAND, given=given, emit=emit)
-            call.blocked("denied_by_human", f"denied: {decision.reason}" if decision.reason else "denied")
+            reason = f"denied: {decision.reason}" if decision.reason else "denied"
+            call.blocked(code_of_denial(decision), reason)
         return None
 
     async def _asked(self, answer: Awaitable[T]) -> T:

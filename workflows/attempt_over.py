@@ -9,6 +9,7 @@ from schemas.calls import AnswerOut, FinalizeOut, ProposeOut, WorkOut
 from schemas.common import ArtifactRef
 from schemas.handoff import PartialReason
 from schemas.messages import Resume
+from workflows.words import ordered_by
 
 STOPS: Final[dict[str, PartialReason]] = {
     "interrupted": "interrupt",
@@ -40,8 +41,8 @@ class AttemptOver(Exception):
 
     @property
     def by(self) -> str:
-        """Who ordered the stop, as far as they said."""
-        return self.order.by if self.order is not None else ""
+        """Who ordered the stop; empty where nobody did."""
+        return ordered_by(self.order) if self.order is not None else ""
 
     @property
     def asked_again(self) -> str:

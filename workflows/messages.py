@@ -68,7 +68,9 @@ MESSAGES: dict[str, Message] = {
         "approve", Approve, "Let the approval gate, or the call that policy asks about, pass."
     ),
     "reject": Message(
-        "reject", Reject, "Refuse at the approval gate, or refuse the call; reason goes to the agent."
+        "reject",
+        Reject,
+        "Refuse at the approval gate, or refuse the call; reason: for the agent, before a step for a person.",
     ),
     "steer": Message("steer", Steer, 'Say something to the agent while it works: {"text": "…"}.'),
     "extend_budget": Message(

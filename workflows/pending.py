@@ -53,7 +53,7 @@ def next_command(state: RunState, waiting: Waiting | None, now: Situation, *, do
 
 def answers(state: RunState, waiting: Waiting, now: Situation) -> list[LegalAnswer]:
     """Return the messages that answer a wait, the likeliest first, each with its command."""
-    return _legal(state, choices(waiting, now))
+    return _legal(state, choices(state, waiting, now))
 
 
 def _legal(state: RunState, found: Sequence[Choice]) -> list[LegalAnswer]:
@@ -63,7 +63,7 @@ def _legal(state: RunState, found: Sequence[Choice]) -> list[LegalAnswer]:
     ]
 
 
-def choices(waiting: Waiting, now: Situation) -> list[Choice]:
+def choices(state: RunState, waiting: Waiting, now: Situation) -> list[Choice]:
     """Return what can be said in a wait, the likeliest first."""
     found: list[Choice] = []
     match waiting.kind:
@@ -89,7 +89,8 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
     if now.step is not None:
         retry = ("resume", "start the step again", {"action": "retry"})
         settled = waiting.kind == "human" and not waiting.can_continue
-        words = "accept it as it is, go to the next step" if settled else "leave the step out"
+        accepts = settled and _has_record(state, now.step)
+        words = "accept it as it is, go to the next step" if accepts else "leave the step out"
         on: Choice = ("resume", words, {"action": "skip"})
         if now.following is None and now.steps:
             on = ("resume", "go to the step that you name", {"action": "goto", "step": now.steps[0]})
@@ -98,6 +99,12 @@ def choices(waiting: Waiting, now: Situation) -> list[Choice]:
         found.append(("interrupt", "stop the agent", None))
     found.append(("abort", "end the run", None))
     return found
+
+
+def _has_record(state: RunState, step_id: str) -> bool:
+    """Tell whether anything was done in the visit of the step that goes on: before its approval, nothing was."""
+    visit = state.visits.get(step_id)
+    return any((place.step_id, place.visit) == (step_id, visit) for place in state.receipts)
 
 
 def _of_question(question: Question | None, which: dict[str, Any]) -> list[Choice]:

@@ -23,7 +23,7 @@ from workflows.mailbox import Mailbox
 from workflows.messages import Situation, legal_now
 from workflows.phases import Phases
 from workflows.routing import forward
-from workflows.words import because, by, call_reason
+from workflows.words import because, by, call_reason, ordered_by
 
 Order = Resume | Approve | Reject | ExtendBudget | Given
 CANCEL_STOPS = "cancel-stops"
@@ -183,6 +183,8 @@ class Standing(ABC):
     def requested_by(self) -> str:
         """Who asked for the stop that is under way, as far as they said."""
         asked = self._abort or self.state.interrupt or self._stop_order
+        if isinstance(asked, Resume):
+            return ordered_by(asked)
         return asked.by if asked else ""
 
     @property

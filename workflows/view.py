@@ -116,7 +116,7 @@ def details(
     if shown != situation:
         lines.append("More is asked; the query `pending` has all of it.")
     lines += ["", "What you can type:", "```"]
-    for name, words, payload in choices(waiting, shown):
+    for name, words, payload in choices(state, waiting, shown):
         lines += [f"# {words}", command(state.workflow_id, name, payload, between=LINES)]
     return "\n".join([*lines, "```"])
 

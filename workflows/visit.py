@@ -14,7 +14,7 @@ from schemas.common import Execution
 from schemas.facts import StepFacts
 from schemas.flow import StepSpec
 from schemas.messages import Approve, ExtendBudget, Reject, Resume
-from schemas.questions import CallRequest, Given, Question
+from schemas.questions import DEADLINE, CallRequest, Given, Question
 from schemas.routing import Directive, RoutingOutcome
 from schemas.run_state import PartialView, WaitFor
 from workflows.attempt import Attempts
@@ -327,7 +327,7 @@ class Visit:
             order = await run.wait("approval", call_reason(call), step.human, call=call)
             if order is not None and not isinstance(order, Approve | Reject):
                 return await self._ordered(order, facts)
-            silence = Reject(reason="nobody decided in time", by="deadline")
+            silence = Reject(reason="nobody decided in time", by=DEADLINE)
             decision = run.decision(call, order or silence)
         self._at.decisions = [*self._at.decisions, decision]
         return None

@@ -40,6 +40,11 @@ def by(name: str) -> str:
     return f" by {name}" if name else ""
 
 
+def ordered_by(order: Resume) -> str:
+    """Return who ordered what a resume does; where they did not say, the resume itself."""
+    return order.by or f"a resume with {order.action}"
+
+
 def together(*texts: str | None) -> str | None:
     """Return what people said to an agent as one text, None for nothing; only too much loses its beginning."""
     return "\n\n".join(text for text in texts if text)[-MAX_SAID_CHARS:] or None

@@ -18,8 +18,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.runtime import Runtime, TelemetryConfig
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowRunner
 
+from cli.replay.identity import Identified, run_id_of
 from schemas.converter import build_data_converter
 from workflows.flow import Flow
 from workflows.log import DECISION, logger
@@ -91,7 +92,7 @@ async def replay_history(history: WorkflowHistory, *, debug: bool = False) -> Re
     With ``debug`` the workflow runs in this thread, without sandbox and deadlock detector, so that ``breakpoint()``
     in it works; the first divergence is not looked for, since that replays again and again.
     """
-    report = Report(history.workflow_id, history.run_id, len(history.events), closed_by(history))
+    report = Report(history.workflow_id, run_id_of(history), len(history.events), closed_by(history))
     # One after another: the workflow's log is one, and would tell each replay the decisions of all.
     async with _TURN.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         with _listening(report.heard):
@@ -131,11 +132,15 @@ def _silent_runtime() -> Runtime:
 
 
 @cache
-def _replayer(*, debug: bool) -> Replayer:
+def _runner(*, debug: bool) -> WorkflowRunner:
+    return UnsandboxedWorkflowRunner() if debug else build_runner(replay=True)
+
+
+def _replayer(run_id: str, *, debug: bool) -> Replayer:
     return Replayer(
         workflows=[Flow, UnknownType],
         data_converter=build_data_converter(),
-        workflow_runner=UnsandboxedWorkflowRunner() if debug else build_runner(replay=True),
+        workflow_runner=Identified(_runner(debug=debug), run_id),
         runtime=_silent_runtime(),
         debug_mode=debug,
     )
@@ -145,7 +150,8 @@ async def _replay(history: WorkflowHistory, *, debug: bool = False) -> Exception
     if len(history.events) == 1:
         # A run that has not begun, as after a delayed start: a replay would wait for its first task for ever.
         return None
-    result = await _replayer(debug=debug).replay_workflow(history, raise_on_replay_failure=False)
+    replayer = _replayer(run_id_of(history), debug=debug)
+    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     return result.replay_failure
 
 

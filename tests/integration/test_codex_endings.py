@@ -202,6 +202,20 @@ async def test_an_interrupt_is_never_lost(pause_s: float, tmp_path: Path) -> Non
             assert (await session.work(WorkRequest("Go on."), events.append)).end == "completed"
 
 
+async def test_a_command_that_is_interrupted_is_one_call_with_one_end(tmp_path: Path) -> None:
+    slow = Call("exec_command", {"cmd": "sleep 60", "yield_time_ms": 30_000})
+    with OpenAIServer(in_order(turn(slow))) as server:
+        async with session_of(transport_for(server), spec_in(tmp_path)) as (session, events):
+            work = asyncio.create_task(session.work(WorkRequest("Do it."), events.append))
+            while not any(event.kind == "tool_started" for event in events):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+            assert (await session.interrupt(20)).method == "cooperative"
+            await work
+    kinds = [event.kind for event in events if event.kind in {"tool_started", "tool_ended"}]
+    assert kinds == ["tool_started", "tool_ended"]
+
+
 async def test_a_command_that_ignores_signals_ends_with_its_turn(tmp_path: Path) -> None:
     program = (
         "import signal,time\nfor each in (1, 2, 15): signal.signal(each, signal.SIG_IGN)\ntime.sleep(600)\n"

@@ -175,6 +175,19 @@ def held(desk: Rig, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     return desk, "held"
 
 
+async def test_a_refused_update_is_told_to_its_sender_alone(desk: Rig, repo: Path) -> None:
+    spec = flow(step("only", linear("end")), step("end", **READ_ONLY))
+    start(desk, "told", repo, spec, script(only=turn(OK, status="BLOCKED")))
+    status = await waiting(desk, "told", "human")
+    assert "approve" in await refused(desk, "told", "approve")
+    assert (await desk.status("told"))["last_refused"] is None
+    await signal(desk, "told", "approve")
+    await desk.until("told", lambda now: (now.get("last_refused") or {}).get("name") == "approve")
+    await update(desk, "told", "abort")
+    await ended(desk, "told", "stopped")
+    assert kinds(desk, status["run_id"]).count("message_refused") == 1
+
+
 async def test_an_unknown_signal_shows_with_the_known_ones(held: tuple[Rig, str]) -> None:
     rig, run = held
     await signal(rig, run, "pasue", {"reason": "x"})
@@ -261,6 +274,23 @@ async def test_each_order_of_resume_does_what_it_says(
     assert [(one.step_id, one.visit, one.attempt) for one in receipts] == steps
     if action == "continue":
         assert receipts[1].session == "resumed"
+
+
+@pytest.mark.parametrize(("who", "named"), [({}, "a resume with retry"), ({"by": "ann"}, "ann")])
+async def test_the_receipt_of_what_a_retry_ended_in_its_midst_says_who_wanted_it(
+    desk: Rig, repo: Path, tmp_path: Path, who: dict[str, str], named: str
+) -> None:
+    name = f"midst-{len(who)}"
+    start(desk, name, repo, TWO_STEPS, script(only=turn(hold(tmp_path / "go"), OK)))
+    await working(desk, name)
+    await update(desk, name, "pause")
+    (tmp_path / "go").touch()
+    await waiting(desk, name, "pause")
+    await update(desk, name, "resume", {"action": "retry", **who})
+    result = await ended(desk, name, "verified")
+    stop = desk.receipts(result.run_id)[0].stop
+    assert stop is not None
+    assert (stop.reason, stop.requested_by) == ("interrupt", named)
 
 
 async def test_the_end_of_a_run_stores_the_senders_who_sent_its_messages(

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from conftest import Rig, _rig
-from flow_kit import OK, flow, gate, hold, loop, script, step, turn, write
+from flow_kit import OK, failure, flow, gate, hold, linear, loop, script, step, turn, write
 from run_kit import READ_ONLY, TWO_STEPS, ended, played, start, waiting, working
 from temporalio import workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from cli.main import run
+from cli.replay import replay_history
 from system.devserver import DevServer
 
 WRONG = {"do": "edit", "path": "nearly", "append": "no\n"}
@@ -125,6 +126,46 @@ async def test_the_newest_run_of_an_id_is_meant_and_an_older_one_can_be_named(
     assert cut.out.splitlines()[0].endswith("0 routing decisions, terminated")
     assert newest.out.splitlines()[0].endswith("2 routing decisions")
     assert named.out == cut.out
+
+
+# After a reset, which a run refuses.
+
+
+async def reset(rig: Rig, workflow_id: str, to: str) -> None:
+    """Reset a run at work, and return when it has refused."""
+    done = rig.temporal("workflow", "reset", "--workflow-id", workflow_id, "--type", to, "--reason", "test")
+    assert done.returncode == 0, done.stderr
+    error = await failure(rig, workflow_id)
+    assert error.type == "ResetNotSupported"
+
+
+@pytest.mark.parametrize("to", ["FirstWorkflowTask", "LastWorkflowTask"])
+async def test_a_run_that_refused_a_reset_replays_by_id_from_files_and_as_what_if(
+    replay: Replay, desk: Rig, repo: Path, tmp_path: Path, to: str
+) -> None:
+    spec = flow(step("first", linear("only"), **READ_ONLY), step("only"))
+    name = f"refused-{to}"
+    start(desk, name, repo, spec, script(first=turn(OK), only=turn(hold(tmp_path / "go"), OK)))
+    await desk.until(name, lambda now: (now.get("step"), now.get("phase")) == ("only", "work"))
+    await reset(desk, name, to)
+    await reset(desk, name, to)
+    (tmp_path / "go").touch()
+    folder = tmp_path / "histories"
+    folder.mkdir()
+    (folder / "one.json").write_text(desk.temporal("workflow", "show", "-w", name, "-o", "json").stdout)
+
+    done = await replay(desk, name)
+    debugged = await replay_history(await desk.client.get_workflow_handle(name).fetch_history(), debug=True)
+    files = await replay(desk, folder)
+    decided = await replay(desk, name, "--what-if", as_file(tmp_path, spec))
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("replay: ok\n")
+    assert debugged.failure is None
+    assert (files.code, files.out.partition(" ")[0]) == (0, "ok")
+    # Before its first task no flow is resolved, so that there is nothing to compare.
+    assert decided.code == (2 if to == "FirstWorkflowTask" else 0)
+    assert "does not replay" not in decided.err
 
 
 # By query.

@@ -40,6 +40,10 @@ def test_without_a_server_the_store_is_listed_and_that_is_said_in_one_line(
         ["old-1", "verified"],
     ]
     assert [row["run_id"] for row in Said(capsys, "runs", "--waiting", "--json").data] == ["asks-1"]
+    for word, ids in {"waiting": ["limited-1", "asks-1"], "waiting:approval": ["asks-1"]}.items():
+        assert [row["run_id"] for row in Said(capsys, "runs", "--outcome", word, "--json").data] == ids
+    assert Said(capsys, "runs", "--outcome", "waiting:budget").code == 0
+    assert Said(capsys, "runs", "--outcome", "running:approval").code == 2
 
 
 def test_runs_are_chosen_by_outcome_flow_and_repository(

@@ -233,6 +233,17 @@ def debugged(place: Path, said: str, *arguments: object) -> subprocess.Completed
     )
 
 
+def test_the_page_shows_the_lines_that_the_debugger_stops_at() -> None:
+    page = (ROOT / "docs" / "debugging.md").read_text(encoding="utf-8")
+    stops = re.findall(r"^> …/(\S+?)\((\d+|…)\)\w+\(\)\n-> (.+)$", page, re.MULTILINE)
+    assert stops
+    for name, number, shown in stops:
+        lines = [line.strip() for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
+        assert shown in ([lines[int(number) - 1]] if number != "…" else lines)
+    for name, number in re.findall(r"^\(Pdb\) b (\S+):(\d+)$", page, re.MULTILINE):
+        assert (name, number) in [stop[:2] for stop in stops]
+
+
 def test_a_breakpoint_in_workflow_code_stops_a_replay_with_debug(halted: Path) -> None:
     history = HISTORIES / "fix-loop.json"
     said = "p step.id, self._visit\nn\np facts.status\nc\np step.id, self._visit\nq\n"

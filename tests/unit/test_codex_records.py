@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from schemas.common import Usage
+from schemas.events import ToolEnded, TransportEvent
 from transports.codex_program import Folders, arguments, command_environment, give_instructions
 from transports.codex_rollout import Made, Rollout, end_of, holds_a_turn
-from transports.codex_turn import Meter
+from transports.codex_turn import Meter, Turn
 from transports.port import SessionSpec
 
 
@@ -177,3 +178,22 @@ def test_a_thread_in_which_nothing_was_said_holds_no_turn(tmp_path: Path) -> Non
     with path.open("a") as file:
         file.write("\n" + record(type="item_completed", item={"type": "UserMessage"}))
     assert holds_a_turn(path)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_end_that_is_told_late_is_no_second_call_but_is_still_looked_at(
+    tmp_path: Path, *, allowed: bool
+) -> None:
+    events: list[TransportEvent] = []
+    turn = Turn(events.append, Meter(new=True), tmp_path)
+    item = {"type": "commandExecution", "id": "1", "command": "sleep 6"}
+    turn.take("item/started", {"item": item})
+    if allowed:
+        turn.accepted("1")
+    turn.settle({"1": Made("exec_command", {"cmd": "sleep 6"}, "aborted by user")})
+    turn.take("item/completed", {"item": {**item, "status": "failed", "exitCode": -1}})
+    turn.flush({})
+    assert [event.kind for event in events] == ["tool_started", "tool_ended"]
+    assert isinstance(events[1], ToolEnded)
+    assert events[1].call.output == "aborted by user"
+    assert turn.unasked == (None if allowed else "sleep 6")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from schemas.messages import Resume
-from workflows.messages import MESSAGES, parse
+from schemas.run import FlowInput
+from schemas.run_state import RunState, Waiting
+from workflows.messages import MESSAGES, Situation, parse
+from workflows.view import details
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "humans.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-BLOCKS = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+BLOCKS = "\n".join(
+    block for _, block in re.findall(r"^(````?)[a-z]*\n(.*?)^\1$", TEXT, re.MULTILINE | re.DOTALL)
+)
 TYPED = sorted(
     {
         line.removeprefix("$ ")
@@ -85,3 +91,25 @@ def test_every_link_of_the_page_leads_somewhere() -> None:
             assert (PAGE.parent / path).exists(), target
         else:
             assert anchor in headings, target
+
+
+def test_what_can_be_typed_is_shown_as_it_is_printed() -> None:
+    at = datetime(2026, 11, 29, tzinfo=UTC)
+    flow_input = FlowInput(flow="talk", task="t", repo="/r")
+    shown = details(
+        RunState(run_id="talk-1-0", workflow_id="talk-1", input=flow_input, started_at=at),
+        None,
+        step_id="mend",
+        phase="record",
+        iteration=1,
+        situation=Situation("waiting", "human", step="mend", steps=["mend", "finish"], following="finish"),
+        waiting=Waiting(kind="human", since=at, can_continue=True),
+        outcome=None,
+    )
+    head = "\n\n\nWhat you can type:\n"
+    assert head + shown.partition(head)[2] + "\n````\n" in TEXT
+
+
+def test_the_help_of_reject_says_who_reads_the_reason() -> None:
+    assert MESSAGES["reject"].help.endswith("reason: for the agent, before a step for a person.")
+    assert "`before`, the run waits for a person, who reads who rejected it and why" in " ".join(TEXT.split())

@@ -17,7 +17,7 @@ from schemas.flow import Human
 from schemas.messages import Approve, ExtendBudget, Reject, Resume
 from schemas.questions import CallRequest, Given, Question, QuestionItem
 from schemas.run import FlowInput
-from schemas.run_state import Asked, LegalAnswer, RunState, Waiting
+from schemas.run_state import Asked, LegalAnswer, ReceiptPlace, RunState, Waiting
 from workflows.messages import Situation, legal_now, parse, refusal
 from workflows.pending import answers, command, next_command, pending_items
 from workflows.words import MAX_SAID_CHARS, action, call_reason, said, silence, together
@@ -161,6 +161,19 @@ def test_each_answer_to_a_wait_is_legal_and_the_likeliest_comes_first(
     assert found[-1] == ("abort", {})
     assert (("interrupt", {}) in found) == bool(more.get("live"))
     assert next_command(STATE, Waiting(kind=kind, since=NOW, **wait), now, done=False) == listed[0].command
+
+
+@pytest.mark.parametrize(
+    ("visit", "expected"),
+    [(None, "leave the step out"), (1, "leave the step out"), (2, "accept it as it is, go to the next step")],
+)
+def test_a_step_is_accepted_as_it_is_only_where_something_was_done_in_it(
+    visit: int | None, expected: str
+) -> None:
+    done = [ReceiptPlace(step_id="mend", visit=visit, attempt=1, sha256="0", uri="")] if visit else []
+    state = STATE.model_copy(update={"visits": {"mend": 2}, "receipts": done})
+    listed = answers(state, Waiting(kind="human", since=NOW), situation("human"))
+    assert [one.help for one in listed] == ["start the step again", expected, "end the run"]
 
 
 def test_a_run_that_works_can_be_paused_and_one_to_be_paused_goes_on_and_one_that_ended_has_a_result() -> (

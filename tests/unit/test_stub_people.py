@@ -193,14 +193,17 @@ async def test_a_command_that_policy_asks_about_runs_once_it_is_allowed(stage: S
     assert [call.success for call in stage.calls()] == [True, True]
 
 
-async def test_a_denied_command_is_a_blocked_call_and_the_turn_goes_on(stage: Stage) -> None:
+@pytest.mark.parametrize(("by", "code"), [("ann", "denied_by_human"), ("deadline", "denied_by_deadline")])
+async def test_a_denied_command_is_a_blocked_call_and_the_turn_goes_on(
+    stage: Stage, by: str, code: str
+) -> None:
     async def deny(request: CallRequest) -> CallDecision:
-        return CallDecision(signature=request.signature, allow=False, reason="not on a Friday")
+        return CallDecision(signature=request.signature, allow=False, reason="not on a Friday", by=by)
 
     assert (await stage.play(TOUCH, EDIT, on_call=deny)).end == "completed"
     blocked, edit = stage.calls()
     assert (blocked.blocked, blocked.success) == (True, False)
-    assert blocked.blocked_reason == "denied_by_human: denied: not on a Friday"
+    assert blocked.blocked_reason == f"{code}: denied: not on a Friday"
     assert edit.success
     assert not (stage.workspace / "touched").exists()
 

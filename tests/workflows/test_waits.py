@@ -318,7 +318,9 @@ async def test_what_silence_means_for_each_kind_of_wait(skipping: Skipping) -> N
         if silence.play == script(only=turn(CALL, OK)):
             receipt = skipping.rig.receipts(result.run_id)[1]
             assert receipt.tool_calls.blocked == 1
-            assert "denied: nobody decided in time" in transcript_of(skipping.rig, receipt)
+            assert "denied_by_deadline: denied: nobody decided in time" in transcript_of(
+                skipping.rig, receipt
+            )
 
     for number, silence in enumerate(SILENCES):
         if silence.fail is not None:

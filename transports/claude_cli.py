@@ -22,6 +22,7 @@ from transports.claude_cli_link import CliLink
 from transports.claude_opening import gate_for, not_begun, reader_for, refused_resume, started
 from transports.claude_policy import OURS, QUESTION, SERVER
 from transports.claude_program import Folders, availability
+from transports.claude_server import SERVER_SCRIPT
 from transports.claude_session import ClaudeSession
 from transports.claude_wire import finish
 from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
@@ -46,9 +47,6 @@ CAPABILITIES: Final = TransportCapabilities(
     small_model="haiku",
 )
 """What it can do, as far as the conformance suite proves it."""
-
-SERVER_SCRIPT: Final = Path(__file__).parents[1] / "cli" / "mcp_entry.py"
-"""The server of our tools, as a script: who starts it by its module's name waits for site-packages, too."""
 
 _NAME: Final = "claude-cli"
 _CONNECT_S: Final = 60.0

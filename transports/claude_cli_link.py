@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from schemas.errors import StepwiseError
 from transports.claude_gate import Decision, Gate
+from transports.claude_server import end_server
 from transports.claude_wire import INTERRUPT, Wire, WireBroken, withdrawal
 
 Frame = Mapping[str, Any]
@@ -95,6 +96,7 @@ class CliLink:
     async def close(self) -> None:
         """End the program; may be called twice."""
         try:
+            await end_server(self.pid)
             await self._wire.close()
         finally:
             tasks = [*filter(None, [self._pump]), *self._deciding.values()]

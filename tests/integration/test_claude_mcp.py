@@ -15,12 +15,20 @@ from typing import Any
 
 import psutil
 import pytest
+from claude_kit import make_spec, point_at
 from harmless import Harmless
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from model_servers.anthropic import AnthropicServer
+from model_servers.script import in_order, turn
 
 from cli.mcp_tools import MAX_OUTPUT
-from transports.claude_cli import SERVER_SCRIPT
+from system import processes
+from transports import registry
+from transports.claude_server import SERVER_SCRIPT
+from transports.claude_session import ClaudeSession
+from transports.claude_wire import Wire
+from transports.port import WorkRequest
 
 
 @pytest.fixture
@@ -230,3 +238,33 @@ async def test_what_is_no_request_is_refused_and_the_server_goes_on(workspace: P
     ]
     assert answers[-1] == {"jsonrpc": "2.0", "id": 3, "result": {}}
     assert server.returncode == 0
+
+
+async def test_the_server_of_an_agent_ends_before_the_agent_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[psutil.Process, list[psutil.Process]]] = []
+    close = Wire.close
+
+    def servers(program: psutil.Process) -> list[psutil.Process]:
+        alive = [one for one in program.children() if one.status() != psutil.STATUS_ZOMBIE]
+        return [one for one in alive if str(SERVER_SCRIPT) in one.cmdline()]
+
+    async def watched(self: Wire) -> None:
+        program = psutil.Process(self.pid)
+        seen.append((program, servers(program)))
+        assert program.is_running()
+        await close(self)
+
+    monkeypatch.setattr(Wire, "close", watched)
+    with AnthropicServer(in_order(turn("Done."))) as server:
+        point_at(server, monkeypatch)
+        session = await registry.open("claude-cli").open_session(make_spec(tmp_path), lambda _: None)
+        assert isinstance(session, ClaudeSession)
+        assert len(servers(psutil.Process(session.pid))) == 1
+        assert (await session.work(WorkRequest("Do it."), lambda _: None)).end == "completed"
+        await session.aclose()
+    await processes.shutdown()
+    ((program, left),) = seen
+    assert left == []
+    assert not program.is_running()

@@ -12,7 +12,7 @@ import pytest
 
 from cli.main import COMMANDS
 from transports import claude_launch
-from transports.claude_cli import SERVER_SCRIPT
+from transports.claude_server import SERVER_SCRIPT
 
 _IMPORTED = re.compile(r"^import '([\w.]+)' #", re.MULTILINE)
 

@@ -7,6 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -136,6 +137,7 @@ class ClaudeSession:
                 watch = asyncio.create_task(self._watch(turn, request))
                 try:
                     outcome = self._outcome(turn, await self._say(turn, request.prompt))
+                    outcome = replace(outcome, unheard=turn.lost)
                 except asyncio.CancelledError:
                     await finish(asyncio.create_task(self._link.kill()))
                     raise
@@ -249,7 +251,8 @@ class ClaudeSession:
         async with self._speaking:
             await self._link.prompt(prompt, prompt_id)
         end = await asyncio.shield(turn.done)
-        await self._keep_unheard(turn)
+        if not isinstance(end, WireBroken):
+            await self._keep_unheard(turn)
         return end
 
     async def _withdraw(self) -> None:
@@ -264,8 +267,9 @@ class ClaudeSession:
         """Keep in the session what was said to the agent and dropped when its turn was ended: it was told, it counts."""
         with contextlib.suppress(StepwiseError, TimeoutError):
             async with asyncio.timeout(_TIMED_OUT_GRACE_S):
-                for text in turn.unheard:
-                    await self._link.prompt(text, str(uuid.uuid4()), begins=False)
+                while turn.unheard:
+                    await self._link.prompt(turn.unheard[0], str(uuid.uuid4()), begins=False)
+                    turn.unheard.pop(0)
 
     def _outcome(self, turn: Turn, end: Mapping[str, Any] | WireBroken) -> WorkOutcome:
         if self.gate.parked is not None:

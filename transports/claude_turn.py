@@ -22,7 +22,8 @@ def begins_run(frame: Mapping[str, Any]) -> bool:
 class Turn:
     """One turn: what was said to the agent in it, and the result frame it ends with, or why there is none.
 
-    ``unheard`` are the words that the program had taken in, and then dropped before the agent heard them.
+    ``unheard`` are the words that the program had taken in, and then dropped before the agent heard them; who keeps one
+    for the agent takes it out.
     """
 
     def __init__(self, emit: Emit, on_output: Callable[[], None] = unwatched) -> None:
@@ -65,6 +66,11 @@ class Turn:
     def waiting(self) -> list[str]:
         """The ids of words that the program has not begun with: it will, when it is done with what it does."""
         return list(self._queued)
+
+    @property
+    def lost(self) -> list[str]:
+        """The words that no agent hears any more once the turn is over."""
+        return [*self.unheard, *(text for said, text in self._queued.items() if said in self._unanswered)]
 
     def take(self, frame: Mapping[str, Any]) -> None:
         """Take a frame that may end the turn: a result, or the end of something that was said.

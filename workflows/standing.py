@@ -102,8 +102,8 @@ class Standing(ABC):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the run has the answer to what it waits for, and has not gone on yet."""
-        return self._waiting is not None and self._order is not None
+        """Whether what the run waits for is over, by an answer or an interrupt, and it has not gone on yet."""
+        return self._waiting is not None and (self._order is not None or self.stop_asked)
 
     @property
     def is_live(self) -> bool:

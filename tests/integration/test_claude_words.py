@@ -116,3 +116,19 @@ async def test_a_turn_that_is_parked_does_not_go_on_with_words_that_wait(
         assert (await session.work(WorkRequest("more"), heard.emit)).end == "completed"
         await session.aclose()
     assert [heard_words(seen) for seen in server.seen] == [False, True]
+
+
+async def test_words_that_wait_in_an_agent_that_is_killed_are_said_to_be_unheard(
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, spec = Heard(), make_spec(tmp_path)
+    with AnthropicServer(busy) as server:
+        point_at(server, monkeypatch)
+        session = await opened(transport, spec, heard.emit)
+        work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
+        await heard.until(lambda event: event.kind == "tool_started")
+        assert await session.steer(WORDS)
+        assert (await session.interrupt(0)).method == "killed"
+        assert list((await work).unheard) == [WORDS]
+        await session.aclose()
+    assert not any(heard_words(seen) for seen in server.seen)

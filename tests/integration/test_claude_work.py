@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from pipes import tell
@@ -174,54 +174,48 @@ async def test_usage_is_counted_once_where_the_program_was_killed_before_it_note
     assert parts[2].cost_usd == pytest.approx(parts[0].cost_usd)
 
 
-async def test_the_cost_of_a_session_whose_first_program_was_killed_is_counted(
-    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _kill_the_first(_: Path, sessions: list[str]) -> None:
+    if not sessions:
+        _kill_programs()
+
+
+def _tear_each(folder: Path, sessions: list[str]) -> None:
+    if sessions:
+        _tear_a_note(folder, sessions[-1])
+
+
+@pytest.mark.parametrize("spoil", [_kill_the_first, _tear_each], ids=["killed", "torn"])
+async def test_the_cost_of_a_session_is_counted_whatever_became_of_its_last_note(
+    transport: Transport,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path, list[str]], None],
 ) -> None:
     def answer(_: Seen) -> Reply:
         return turn("So.", tokens=Tokens(input=1_000, output=20))
 
-    parts = []
+    parts, sessions = list[Usage](), list[str]()
     with AnthropicServer(answer) as server:
         point_at(server, monkeypatch)
-        resume = None
-        for _ in range(2):
+        for _ in range(3):
             heard = Heard()
+            resume = sessions[-1] if sessions else None
+            if resume is not None:
+                spoil(tmp_path, sessions)
             session = await transport.open_session(make_spec(tmp_path, resume=resume), heard.emit)
             await session.work(WorkRequest("one"), heard.emit)
             if resume is None:
-                _kill_programs()
+                spoil(tmp_path, sessions)
             await session.aclose()
-            resume = session.session_id
-            parts.append(used(heard))
-    assert [(part.prompt, part.completion) for part in parts] == [(1_000, 20)] * 2
-    assert parts[0].cost_usd
-    assert parts[1].cost_usd == pytest.approx(parts[0].cost_usd)
-
-
-async def test_a_torn_note_of_the_cost_is_passed_over_as_the_program_does(
-    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(_: Seen) -> Reply:
-        return turn("So.", tokens=Tokens(input=1_000, output=20))
-
-    parts = []
-    with AnthropicServer(answer) as server:
-        point_at(server, monkeypatch)
-        resume = None
-        for _ in range(3):
-            heard = Heard()
-            session = await transport.open_session(make_spec(tmp_path, resume=resume), heard.emit)
-            await session.work(WorkRequest("one"), heard.emit)
-            await session.aclose()
-            resume = session.session_id
-            _tear_a_note(tmp_path, resume)
+            assert session.session_id is not None
+            sessions.append(session.session_id)
             parts.append(used(heard))
     assert [(part.prompt, part.completion) for part in parts] == [(1_000, 20)] * 3
     assert parts[0].cost_usd
     assert [part.cost_usd for part in parts] == pytest.approx([parts[0].cost_usd] * 3)
 
 
-def _tear_a_note(folder: Path, session_id: str | None) -> None:
+def _tear_a_note(folder: Path, session_id: str) -> None:
     """Leave in a session's file what is left of a note whose writer is killed."""
     (file,) = folder.rglob(f"projects/*/{session_id}.jsonl")
     with file.open("ab") as kept:

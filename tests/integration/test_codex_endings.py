@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 from clock import Clock
 from codex_kit import DRAFT, KEY, hanging_command, hangs, one_turn, run_of, session_of, spec_in, transport_for
+from home_kit import begun_at_home
 from model_servers.openai import OpenAIServer
 from model_servers.script import (
     Ask,
@@ -203,13 +204,11 @@ async def test_an_interrupt_is_never_lost(pause_s: float, tmp_path: Path) -> Non
 
 
 async def test_a_command_that_is_interrupted_is_one_call_with_one_end(tmp_path: Path) -> None:
-    slow = Call("exec_command", {"cmd": "sleep 60", "yield_time_ms": 30_000})
+    slow = Call("exec_command", {"cmd": "touch go.begun; sleep 60", "yield_time_ms": 30_000})
     with OpenAIServer(in_order(turn(slow))) as server:
         async with session_of(transport_for(server), spec_in(tmp_path)) as (session, events):
             work = asyncio.create_task(session.work(WorkRequest("Do it."), events.append))
-            while not any(event.kind == "tool_started" for event in events):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.5)
+            await begun_at_home(tmp_path / "workspace" / "go")
             assert (await session.interrupt(20)).method == "cooperative"
             await work
     kinds = [event.kind for event in events if event.kind in {"tool_started", "tool_ended"}]

@@ -256,24 +256,28 @@ async def test_a_worker_that_keeps_its_runs_where_the_sandbox_cannot_guard_them_
             await transport.open_session(spec_in(tmp_path), lambda _: None)
 
 
-async def test_where_commands_cannot_be_sandboxed_no_session_is_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("trial", "told", "error"),
+    [
+        (
+            "echo 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n",
+            "new namespace",
+            ("sandbox_unavailable", False),
+        ),
+        ("kill -9 $PPID\nsleep 1000\n", "guard was killed", ("E_SPAWN", True)),
+    ],
+    ids=["refused", "guard killed"],
+)
+async def test_where_commands_cannot_be_sandboxed_or_that_is_not_known_no_session_is_opened(
+    tmp_path: Path, trial: str, told: str, error: tuple[str, bool]
+) -> None:
     program = tmp_path / "codex"
-    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    program.write_text(f"#!/bin/sh\n{trial}")
     program.chmod(0o755)
     transport = CodexTransport([str(program)], {"OPENAI_API_KEY": KEY})
-    with pytest.raises(TransportError, match="new namespace") as raised:
+    with pytest.raises(TransportError, match=told) as raised:
         await transport.open_session(spec_in(tmp_path), lambda _: None)
-    assert (raised.value.error.code, raised.value.error.retryable) == ("sandbox_unavailable", False)
-
-
-async def test_a_trial_of_the_sandbox_whose_guard_is_killed_says_nothing_of_it(tmp_path: Path) -> None:
-    program = tmp_path / "codex"
-    program.write_text("#!/bin/sh\nkill -9 $PPID\nsleep 1000\n")
-    program.chmod(0o755)
-    transport = CodexTransport([str(program)], {"OPENAI_API_KEY": KEY})
-    with pytest.raises(TransportError, match="guard was killed") as raised:
-        await transport.open_session(spec_in(tmp_path), lambda _: None)
-    assert (raised.value.error.code, raised.value.error.retryable) == ("E_SPAWN", True)
+    assert (raised.value.error.code, raised.value.error.retryable) == error
 
 
 async def test_answers_without_end_are_counted_against_the_tokens(tmp_path: Path) -> None:

@@ -243,3 +243,24 @@ async def test_an_abort_is_not_held_by_what_came_before_it(desk: Rig, repo: Path
     home = await at_once(desk, tmp_path, "after-abort", repo, pause="not yet", abort="enough")
     async with at_home(desk, tmp_path):
         await ended(home, "after-abort", "stopped")
+
+
+async def test_a_resume_right_behind_an_interrupt_of_a_rate_limit_goes_on(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    limited = turn({"do": "rate_limit", "seconds": 3_600})
+    async with at_home(desk, tmp_path) as home:
+        start(
+            home,
+            "limited-held",
+            repo,
+            flow(step("only")),
+            script(only={"turns": [limited], "resumed": turn(OK)}),
+        )
+        await waiting(home, "limited-held", "rate_limit")
+    for name in ("interrupt", "resume"):
+        await signal(home, "limited-held", name)
+    async with at_home(desk, tmp_path):
+        result = await ended(home, "limited-held")
+    verdicts = [(one["name"], one["verdict"]) for one in said(home, result.run_id, "human_message")]
+    assert verdicts == [("interrupt", "accepted"), ("resume", "accepted")]

@@ -106,7 +106,6 @@ async def play(batch: Batch, folder: Path) -> Report:
 async def _play(batch: Batch, folder: Path) -> Report:
     flows, repo = _set_up(folder)
     report, begun = Report(), time.monotonic()
-    torn: dict[str, str] = {}
     async with server_of(batch, folder) as (rig, clock):
         environment = {
             "STEPWISE_FLOW_PATHS": str(flows),
@@ -127,7 +126,6 @@ async def _play(batch: Batch, folder: Path) -> Report:
                 if player.ended:
                     checked = await check(player)
                     report.add(checked)
-                    torn[player.workflow_id] = checked.heard.torn
                     if checked.findings:
                         await asyncio.to_thread(_keep, checked)
                     failures += [f"{player.workflow_id}: {finding}" for finding in checked.findings]
@@ -146,7 +144,7 @@ async def _play(batch: Batch, folder: Path) -> Report:
         report.did["time skipped"] += sum(player.silences for player in players)
     report.seconds = time.monotonic() - begun
     if failures:
-        played = [Played(name, said, torn.get(name, "")) for name, said in logged.items()]
+        played = [Played(name, said) for name, said in logged.items()]
         report.broken, report.plain = are_its_own(failures, broken_runs(played)), [*failures]
         _explain(report, batch, failures, log)
     return report

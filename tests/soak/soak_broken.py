@@ -1,7 +1,6 @@
 """Which runs of a batch the server that skips time broke: what they fail in says nothing of us, and of nobody else's runs.
 
-Seen of that server, and of it alone: it starts the run a history continues in and leaves the history without an end,
-after which it answers now and then only; it refuses, again and again, to cancel an activity that has just ended.
+Seen of that server, and of it alone: it refuses, again and again, to cancel an activity that has just ended.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ CANCELS_WHAT_ENDED: Final = "ACTIVITY_UNKNOWN"
 
 @dataclass(frozen=True)
 class Played:
-    """A run as it was played alone: what the workers logged meanwhile, and what a torn history of it ends with."""
+    """A run as it was played alone, and what the workers logged meanwhile."""
 
     workflow_id: str
     logged: str
-    torn: str = ""
 
 
 def broken_runs(played: Sequence[Played]) -> set[str]:
-    """Return the workflow ids of the runs that the server broke: all of them once it has torn a history."""
-    torn = any(one.torn for one in played)
-    return {one.workflow_id for one in played if torn or CANCELS_WHAT_ENDED in one.logged}
+    """Return the workflow ids of the runs that the server broke."""
+    return {one.workflow_id for one in played if CANCELS_WHAT_ENDED in one.logged}
 
 
 def are_its_own(failures: Sequence[str], broken: set[str]) -> bool:

@@ -110,6 +110,7 @@ class Desk:
         self._steered: dict[str, tuple[str, asyncio.Task[bool]]] = {}
         self._had: list[str] = []
         self._over: str | None = None
+        self._begun = asyncio.Event()
         # Signals belong to the activity's trace, though a session that asks knows nothing of activities.
         self._context = contextvars.copy_context()
         self._order = asyncio.Lock()
@@ -195,6 +196,10 @@ class Desk:
 
     # What ``deliver`` calls.
 
+    async def begun(self) -> None:
+        """Wait until the agent is at its turn, or will never be."""
+        await self._begun.wait()
+
     def take(self, wait_id: str, word: Word, delivery: str = "") -> DeliverOut:
         """Hand a person's word to what waits under this id; the same word again is taken too."""
         if wait_id in self._given:
@@ -224,6 +229,10 @@ class Desk:
         return not said.cancelled() and said.result()
 
     # What the work phase calls.
+
+    def begin(self) -> None:
+        """Let who waits for the agent's turn know that it has begun."""
+        self._begun.set()
 
     async def had(self, unheard: Sequence[str] | None = ()) -> list[str]:
         """Return the ids of what the session has of what people said, now that its turn is over.
@@ -256,6 +265,7 @@ class Desk:
     def close(self, why: str = _OVER) -> None:
         """End every wait at once; from here on nothing is waited for."""
         self._over = self._over or why
+        self._begun.set()
         for wait in self._waits.values():
             wait.end(Park(why))
 

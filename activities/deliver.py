@@ -46,9 +46,14 @@ async def _hand_over(ctx: WorkerContext, call: DeliverIn, until: float) -> Deliv
 
 
 async def _steer(ctx: WorkerContext, desk: Desk, text: str, word: str, until: float) -> DeliverOut:
+    try:
+        async with asyncio.timeout_at(until):
+            await desk.begun()
+    except TimeoutError:
+        return _not_taken("the agent's turn has not begun yet")
     held = ctx.sessions.held(desk.key)
-    if held is None:
-        return _not_taken("the agent's session is not open yet")
+    if held is None or desk.is_over:
+        return _not_taken("no agent is at work on this attempt")
     info = activity.info()
     word = word or f"{info.workflow_run_id}/{info.activity_id}"
     try:

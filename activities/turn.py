@@ -114,6 +114,7 @@ async def run_turn(
         return TurnEnd(of_order(early), method="cooperative")
     begun = tally.heard_at = time.monotonic()
     turn = sessions.start(held.session.work(replace(request, on_output=tally.stir), tally))
+    desk.begin()
     stopped = asyncio.ensure_future(stop.wait())
     over = asyncio.ensure_future(tally.over_budget.wait())
     try:

@@ -39,7 +39,8 @@ def checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     faults = [
         f"{name}: it is missing, give {_wanted(fields[name])}" for name in required if name not in arguments
     ]
-    for name, value in arguments.items():
+    given = {name: _number(value) for name, value in arguments.items()}
+    for name, value in given.items():
         if name not in fields:
             faults.append(f"{name}: there is no such field, leave it out; there are {', '.join(fields)}")
         elif not _fits(value, fields[name]):
@@ -47,7 +48,12 @@ def checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if faults:
         raise StepwiseError("bad_arguments", "; ".join(faults))
     defaults = {name: field["default"] for name, field in fields.items() if name not in required}
-    return defaults | dict(arguments)
+    return defaults | given
+
+
+def _number(value: Any) -> Any:
+    """Return a whole number as an integer, which it is by JSON Schema however it is written (2.0)."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:

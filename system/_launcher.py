@@ -218,6 +218,7 @@ async def spawn(
     *,
     cwd: Path,
     env: Mapping[str, str],
+    pipes: Mapping[str, str],
     grace_s: float,
     stdio: tuple[int, int, int],
 ) -> Guarded:
@@ -227,7 +228,7 @@ async def spawn(
     """
     if not argv:
         raise SpawnFailed("E_BAD_ARGUMENT", "", "argv is empty")
-    packet = _request(argv, cwd, env, grace_s)
+    packet = _request(argv, cwd, env, pipes, grace_s)
     for _ in range(_ATTEMPTS):
         ours, theirs = socket.socketpair()
         control = _Control(ours)
@@ -248,8 +249,16 @@ async def spawn(
     raise GuardUnavailable("the launcher ends before it answers")
 
 
-def _request(argv: Sequence[str], cwd: Path, env: Mapping[str, str], grace_s: float) -> bytes:
-    request = {"argv": list(argv), "cwd": str(cwd.absolute()), "env": dict(env), "grace_s": grace_s}
+def _request(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], pipes: Mapping[str, str], grace_s: float
+) -> bytes:
+    request = {
+        "argv": list(argv),
+        "cwd": str(cwd.absolute()),
+        "env": dict(env),
+        "pipes": dict(pipes),
+        "grace_s": grace_s,
+    }
     return json.dumps(request).encode() + b"\n"
 
 

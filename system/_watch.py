@@ -45,7 +45,7 @@ def _execute(request: Message, stdio: Sequence[int]) -> NoReturn:
                 os.set_inheritable(descriptor, False)
             except OSError:  # the descriptor of the listing itself
                 continue
-    argv, env = request["argv"], request["env"]
+    argv, env = request["argv"], _piped(request["env"], request.get("pipes", {}))
     refused: OSError = FileNotFoundError(2, "not found in PATH", argv[0])
     for candidate in _candidates(argv[0], env):
         try:
@@ -59,6 +59,22 @@ def _execute(request: Message, stdio: Sequence[int]) -> NoReturn:
             raise SpawnError("bad_argument", str(error)) from error
     code = "not_executable" if isinstance(refused, PermissionError) else "program_not_found"
     raise SpawnError(code, str(refused))
+
+
+def _piped(env: Mapping[str, str], pipes: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with some of its values in pipes, and in their place where to read each from."""
+    left = dict(env)
+    for name, place in pipes.items():
+        value = left.pop(name, None)
+        if value is None:
+            continue
+        read, write = os.pipe()
+        os.set_blocking(write, False)  # what has no room in a pipe is refused: nobody reads it yet
+        with open(write, "wb") as file:  # noqa: PTH123
+            file.write(value.encode("utf-8", "surrogateescape"))
+        os.set_inheritable(read, True)
+        left[place] = str(read)
+    return left
 
 
 def _candidates(program: str, env: Mapping[str, str]) -> list[str]:

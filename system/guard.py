@@ -9,7 +9,7 @@ A script of the standard library alone, since it must start fast and stay small.
     guards one program in place: standard streams, environment and exit code pass straight through (128 + n
     for signal n). The program ends with this process, with the parent, or at the end of file of FD.
 
-A guard speaks JSON lines on its control socket. It reads the request ``{argv, cwd, env, grace_s}`` and orders
+A guard speaks JSON lines on its control socket. It reads the request ``{argv, cwd, env, pipes (none), grace_s}`` and orders
 ``{"stop": grace_s}`` or ``{"interrupt": true}``; it writes ``{"guard": pid}``, then ``{"started": pid}`` or
 ``{"spawn_error": {code, reason}}``, then, when no descendant is left, the report.
 """

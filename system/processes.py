@@ -109,7 +109,9 @@ async def run(
     """
     begun = time.monotonic()
     kept = Kept(max_output), Kept(max_output)
-    guarded, *sources = await _start(argv, cwd=cwd, env=env, grace_s=grace_s, stdin=_input_file(stdin))
+    guarded, *sources = await _start(
+        argv, cwd=cwd, env=env, pipes={}, grace_s=grace_s, stdin=_input_file(stdin)
+    )
 
     async def drain(source: Source, into: Kept) -> None:
         def take(chunk: bytes) -> None:
@@ -174,11 +176,14 @@ class Child:
         *,
         cwd: Path,
         env: Mapping[str, str],
+        pipes: Mapping[str, str] | None = None,
         grace_s: float = DEFAULT_GRACE_S,
         max_line: int = DEFAULT_MAX_LINE,
     ) -> Self:
         """Start a program with pipes on its three streams; raises SpawnFailed and GuardUnavailable.
 
+        ``pipes`` names variables of ``env`` that are not left in it, where all that the program runs could read
+        them: the value goes into a pipe, and the number of its descriptor into the variable named in its place.
         ``grace_s`` is what its descendants get when it exits or this process dies, ``max_line`` is in bytes.
         """
         read, write = os.pipe()
@@ -192,7 +197,9 @@ class Child:
             raise
         stdin = asyncio.StreamWriter(transport, protocol, None, loop)
         try:
-            guarded, stdout, stderr = await _start(argv, cwd=cwd, env=env, grace_s=grace_s, stdin=read)
+            guarded, stdout, stderr = await _start(
+                argv, cwd=cwd, env=env, pipes=pipes or {}, grace_s=grace_s, stdin=read
+            )
         except BaseException:
             stdin.close()
             raise
@@ -316,7 +323,13 @@ async def shutdown() -> None:
 
 
 async def _start(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_s: float, stdin: int
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    pipes: Mapping[str, str],
+    grace_s: float,
+    stdin: int,
 ) -> tuple[Guarded, Source, Source]:
     """Start a program with pipes for its output; takes over the descriptor ``stdin``."""
     with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
@@ -327,7 +340,7 @@ async def _start(
         stderr, err = await Source.pipe()
         kept.callback(stderr.transport.close)
         given.callback(os.close, err)
-        guarded = await spawn(argv, cwd=cwd, env=env, grace_s=grace_s, stdio=(stdin, out, err))
+        guarded = await spawn(argv, cwd=cwd, env=env, pipes=pipes, grace_s=grace_s, stdio=(stdin, out, err))
         kept.pop_all()
     return guarded, stdout, stderr
 

@@ -13,6 +13,7 @@ from transports.claude_messages import Reader, Source
 from transports.claude_policy import Toolset, judge_tool
 from transports.claude_program import (
     INSTALL,
+    PIPED,
     Folders,
     command_line,
     environment,
@@ -94,6 +95,6 @@ async def started(
             system_file=system,
             project=project_arguments(spec.workspace, folders.told) if loads_project(spec) else (),
         )
-        return await Wire.start(argv, cwd=spec.workspace, env=environment(spec, folders))
+        return await Wire.start(argv, cwd=spec.workspace, env=environment(spec, folders), pipes=PIPED)
     except (OSError, StepwiseError) as error:
         raise TransportError(envelope_of(error, code="spawn_failed")) from error

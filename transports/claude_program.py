@@ -6,13 +6,11 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from transports import claude_launch
 from transports.credentials import KEYS, provider_environment
 from transports.port import Availability, SessionSpec
 
@@ -20,8 +18,12 @@ INSTALL: Final = "pip install 'claude-agent-sdk>=0.2.189,<0.3' (in a checkout: m
 """What installs the SDK, and the program with it."""
 SECRETS: Final = KEYS["anthropic"]
 """The variables with the provider's keys."""
+PIPED: Final[Mapping[str, str]] = {
+    "ANTHROPIC_API_KEY": "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR",
+    "CLAUDE_CODE_OAUTH_TOKEN": "CLAUDE_CODE_OAUTH_TOKEN_FILE_DESCRIPTOR",
+}
+"""Those that the program also reads from a descriptor, each with the variable that names it."""
 
-_LAUNCHER: Final = (sys.executable, "-I", "-S", claude_launch.__file__)
 _PACKAGE: Final = "claude_agent_sdk"
 _MAX_RETRIES: Final = 2
 _TOOL_SLACK_S: Final = 30.0
@@ -142,7 +144,6 @@ def command_line(
     """Return the program's arguments, those for the repository's own among them; none is long, and none secret."""
     trusted = loads_project(spec)
     line = [
-        *_LAUNCHER,
         str(program),
         "--print",
         "--verbose",

@@ -76,9 +76,11 @@ class Wire:
         self.finished: Finished | None = None
 
     @classmethod
-    async def start(cls, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Wire:
-        """Start the program; raises SpawnFailed and GuardUnavailable."""
-        child = await Child.start(argv, cwd=cwd, env=env, grace_s=_GRACE_S, max_line=MAX_LINE)
+    async def start(
+        cls, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], pipes: Mapping[str, str]
+    ) -> Wire:
+        """Start the program, ``pipes`` as in ``Child.start``; raises SpawnFailed and GuardUnavailable."""
+        child = await Child.start(argv, cwd=cwd, env=env, pipes=pipes, grace_s=_GRACE_S, max_line=MAX_LINE)
         return cls(child)
 
     @property

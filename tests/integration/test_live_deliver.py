@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from activities_kit import RUN, Driver, acquired, nothing_outlives_a_test, until
 from live_kit import Run, file_of, listening, transcript_of
+from temporalio.testing import ActivityEnvironment
 
 from activities import deliver as module
+from activities.asking import Desk
 from schemas.calls import DeliverOut, Lease
 from schemas.questions import Given, Question, QuestionItem
 from system.devserver import DevServer
@@ -150,7 +152,7 @@ async def test_a_session_that_does_not_take_words_is_not_waited_for(
     work = asyncio.ensure_future(run.work())
     await transport.opening.wait()
     assert await run.deliver(steer="too early") == DeliverOut(
-        live=False, detail="the agent's session is not open yet"
+        live=False, detail="the agent's turn has not begun yet"
     )
     transport.may_open.set()
     await at_work(run.driver)
@@ -161,3 +163,46 @@ async def test_a_session_that_does_not_take_words_is_not_waited_for(
         assert (await run.deliver(id="word-2", steer="now")).live
     out = await work
     assert (out.ended, out.had) == ("finished", ["word-2"] if hangs else [])
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set once a delivery waits for an agent's turn."""
+    waiting, begun = asyncio.Event(), Desk.begun
+
+    async def seen(self: Desk) -> None:
+        waiting.set()
+        await begun(self)
+
+    monkeypatch.setattr(Desk, "begun", seen)
+    return waiting
+
+
+async def test_words_wait_for_the_turn_of_an_agent_whose_session_is_being_opened(
+    run: Run, waits: asyncio.Event
+) -> None:
+    transport = Deaf(hangs=False)
+    run.driver.ctx.transports = {"stub": transport}
+    work = asyncio.ensure_future(run.work())
+    await transport.opening.wait()
+    said = asyncio.ensure_future(run.deliver(id="word-1", steer="now"))
+    await waits.wait()
+    transport.may_open.set()
+
+    assert await said == DeliverOut(live=True)
+    assert (await work).had == ["word-1"]
+
+
+async def test_words_that_wait_for_a_turn_which_never_comes_reach_nobody(
+    run: Run, waits: asyncio.Event
+) -> None:
+    transport, environment = Deaf(hangs=False), ActivityEnvironment()
+    run.driver.ctx.transports = {"stub": transport}
+    work = asyncio.ensure_future(run.work(environment=environment))
+    await transport.opening.wait()
+    said = asyncio.ensure_future(run.deliver(id="word-1", steer="now"))
+    await waits.wait()
+    environment.cancel()
+
+    assert await said == DeliverOut(live=False, detail="no agent is at work on this attempt")
+    assert ((await work).ended, (await work).had) == ("interrupted", [])

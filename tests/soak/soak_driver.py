@@ -255,7 +255,7 @@ class Player:
             now = time.monotonic()
             if now - begun > ABORT_AFTER_S or answers > MAX_ANSWERS:
                 await self.say(Send("abort", [], "signal"))
-                await asyncio.sleep(1)
+                await asyncio.sleep(LOOK_S)
             elif seen.waiting is not None:
                 if self.clock is not None and not seen.busy and self._rng.random() < SILENCE:
                     self.silences += 1

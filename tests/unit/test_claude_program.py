@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from schemas.handoff import HandoffDraft
 from schemas.routing import RoutingSignal
-from transports import claude_launch
 from transports.claude_cli import ClaudeCliTransport
 from transports.claude_hand_in import HandIn, tool_for
 from transports.claude_program import Folders, command_line, environment
@@ -144,20 +142,6 @@ def test_what_is_missing_is_one_line_with_the_command_that_installs_it(
         assert not found.ok
         assert "not installed" in found.reason
         assert found.install_hint.startswith("pip install 'claude-agent-sdk")
-
-
-def test_keys_go_into_pipes() -> None:
-    seen = {"ANTHROPIC_API_KEY": "one", "CLAUDE_CODE_OAUTH_TOKEN": "two", "OTHER": "stays"}
-    claude_launch.put_away(seen)
-    places = [
-        int(seen.pop(name))
-        for name in ("CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR", "CLAUDE_CODE_OAUTH_TOKEN_FILE_DESCRIPTOR")
-    ]
-    assert seen == {"OTHER": "stays"}
-    for place, key in zip(places, (b"one", b"two"), strict=True):
-        assert os.get_inheritable(place)
-        with os.fdopen(place, "rb") as pipe:
-            assert pipe.read() == key
 
 
 def test_a_value_is_handed_in_by_the_tool_of_its_schema_and_refused_with_the_reasons() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cli.main import COMMANDS
-from transports import claude_launch
 from transports.claude_server import SERVER_SCRIPT
 
 _IMPORTED = re.compile(r"^import '([\w.]+)' #", re.MULTILINE)
@@ -92,14 +91,6 @@ def test_an_mcp_client_knows_the_tools_before_anything_slow_is_imported() -> Non
         *("cli", "cli.mcp_declared", "cli.mcp_entry", "cli.mcp_protocol"),
         *("schemas", "schemas.json_text"),
     }
-
-
-def test_what_stands_before_every_session_of_claude_imports_next_to_nothing() -> None:
-    bare, _ = imported("-I", "-S", "-c", "import os")
-    launched, printed = imported("-I", "-S", claude_launch.__file__, "/bin/echo", "begun")
-
-    assert printed == "begun\n"
-    assert launched - bare == {"__future__"}
 
 
 def called(tmp_path: Path, tool: str, **arguments: str) -> set[str]:

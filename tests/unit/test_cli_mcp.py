@@ -18,7 +18,24 @@ from schemas.errors import StepwiseError
 from system.files import Root
 
 SOME: dict[str, Any] = {"path": "a", "content": "", "old": "x", "new": "y", "command": "touch b"}
-EVERYTHING: Any = (None, True, 0, 1, -1, 0.5, 3_600, 3_601, float("inf"), "", "text", [], ["a"], {}, {"a": 1})
+EVERYTHING: Any = (
+    None,
+    True,
+    0,
+    1,
+    -1,
+    0.5,
+    2.0,
+    3_600,
+    3_601,
+    float("inf"),
+    "",
+    "text",
+    [],
+    ["a"],
+    {},
+    {"a": 1},
+)
 
 
 def some(tool: dict[str, Any]) -> dict[str, Any]:
@@ -120,13 +137,16 @@ async def test_arguments_that_do_not_fit_are_named_with_what_they_have_to_be(
     [
         ("read_file", {"path": "a"}, {"path": "a", "offset": 1, "limit": None}),
         ("read_file", {"path": "a", "limit": 2}, {"path": "a", "offset": 1, "limit": 2}),
+        ("read_file", {"path": "a", "offset": 2.0}, {"path": "a", "offset": 2, "limit": None}),
         ("list", {}, {"path": ".", "recursive": False}),
         ("run_command", {"command": "ls"}, {"command": "ls", "timeout_s": None}),
         ("run_command", {"command": "ls", "timeout_s": 3_600}, {"command": "ls", "timeout_s": 3_600}),
     ],
 )
 def test_what_is_not_given_has_its_default(tool: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
-    assert checked(tool, given) == taken
+    whole = checked(tool, given)
+    assert whole == taken
+    assert all(type(whole[name]) is type(value) for name, value in taken.items())
 
 
 async def test_a_tool_that_fails_in_a_way_of_its_own_says_so(

@@ -108,6 +108,24 @@ async def test_the_environment_is_exactly_what_was_given(monkeypatch: pytest.Mon
     assert sorted(finished.stdout.split(b"\0")) == [b"", "A=ä\n=".encode(), b"B=\xff"]
 
 
+async def test_what_goes_into_a_pipe_is_not_in_the_environment() -> None:
+    code = (
+        "import os; print(sorted(set(os.environ) - {'LC_CTYPE'}), open('/proc/self/environ').read().count('secret'));"
+        "print(os.read(int(os.environ['KEY_FD']), 99), os.read(int(os.environ['KEY_FD']), 99))"
+    )
+    env = {"KEY": "secret \udcff", "OTHER": "stays"}
+    pipes = {"KEY": "KEY_FD", "UNSET": "UNSET_FD"}
+    async with await Child.start(python(code), cwd=Path("/"), env=env, pipes=pipes) as child:
+        assert [line async for line in child.lines()] == [b"['KEY_FD', 'OTHER'] 0", b"b'secret \\xff' b''"]
+
+
+async def test_a_value_that_has_no_room_in_a_pipe_is_refused() -> None:
+    env = {"KEY": "x" * 3_000_000}
+    with pytest.raises(SpawnFailed) as refused:
+        await Child.start(["/bin/true"], cwd=Path("/"), env=env, pipes={"KEY": "KEY_FD"})
+    assert refused.value.code == "E_SPAWN"
+
+
 async def test_a_child_has_its_own_session_default_signals_and_three_descriptors(tmp_path: Path) -> None:
     code = (
         "import os\n"

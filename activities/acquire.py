@@ -32,7 +32,7 @@ from schemas.calls import AcquireIn, AcquireOut, Lease
 from schemas.common import Outcome
 from schemas.errors import BadInput, LeaseLost, StepwiseError
 from schemas.run_record import RunRecord
-from system.git import GitError, GitKilled, SourceRefused
+from system.git import GitCut, GitError, SourceRefused
 from system.leftovers import end_leftovers
 from system.logs import logger
 from system.repository import Repository
@@ -159,8 +159,8 @@ async def _clone(
         try:
             await repository.tree_id()
         except GitError as error:
-            if base is None or isinstance(error, GitKilled):
-                # What was killed says nothing of the clone, which has all that the agent did since its last savepoint.
+            if base is None or isinstance(error, GitCut):
+                # What was cut says nothing of the clone, which has all that the agent did since its last savepoint.
                 raise
             _log.warning("the clone of run %s is made again: %s", call.run_id, error)
             await asyncio.to_thread(folder.drop)

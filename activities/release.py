@@ -15,7 +15,7 @@ from activities.workspace import BaseFacts, base_key
 from schemas.calls import ReleaseIn, ReleaseOut
 from schemas.run import GitResult
 from schemas.run_record import RunRecord
-from system.git import GitError
+from system.git import GitError, GitKilled
 from system.leftovers import end_leftovers
 from system.logs import logger
 from system.repository import Repository
@@ -61,6 +61,8 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
             git = await _of_clone(ctx, held)
         else:
             git = _of_bundle(ctx, record, base)
+    except GitKilled:
+        raise
     except GitError as error:
         # Whoever destroyed the clone does not keep the run from ending: the store has its commits, too.
         _log.warning("the clone of run %s cannot be read: %s", call.run_id, error)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from system.bundles import unbundle
-from system.git import TRANSFER_TIMEOUT_S, GitError, GitKilled, GitTimeout, SourceRefused
+from system.git import TRANSFER_TIMEOUT_S, GitCut, GitError, SourceRefused
 from system.git_layout import pin
 from system.repository import Repository
 from system.source import URL_PROTOCOLS, Source, url_config
@@ -27,7 +27,7 @@ async def clone(
 
     Objects are always copied, never linked. No remote, no hooks, no filters, no submodules; conversions of line
     ends and the like are off. ``target`` appears when it is complete. Starts three processes (a fetch starts its
-    own). Raises SourceRefused when the source does not give its commit, GitError, GitTimeout, GitKilled.
+    own). Raises SourceRefused when the source does not give its commit, GitError, GitCut.
     """
     async with _made(target, run_id=run_id, base=source.head) as repository:
         await _fetch(repository, source, token=token)
@@ -120,7 +120,7 @@ async def _fetch(repository: Repository, source: Source, *, token: str | None) -
             file.flush()
             env = {"GIT_CONFIG_GLOBAL": file.name}
             await repository.git.run(*args, env=env, protocols=("file",), timeout_s=TRANSFER_TIMEOUT_S)
-    except (GitTimeout, GitKilled):
+    except GitCut:
         raise
     except GitError as error:
         raise SourceRefused.because(

@@ -3,8 +3,9 @@
 ```
 StepwiseError
 └── GitError              a git process failed; carries argv, exit code and stderr
-    ├── GitTimeout        it was stopped at its time-out (retryable)
-    ├── GitKilled         somebody ended it: it says nothing of the repository (retryable)
+    ├── GitCut            it did not come to its own end: it says nothing of the repository (retryable)
+    │   ├── GitTimeout    it was stopped at its time-out
+    │   └── GitKilled     somebody ended it
     ├── SourceRefused     the repository a run was asked to work on cannot be used
     ├── RepositoryDamaged the run's clone is broken in a way that cannot be repaired
     └── RefMoved          a branch or ref is not where the caller thought (retryable)
@@ -161,16 +162,18 @@ class GitError(StepwiseError):
         return cls(code, message, mend=mend, argv=error.argv, exit_code=error.exit_code, stderr=error.stderr)
 
 
-class GitTimeout(GitError):
+class GitCut(GitError):
+    """Raised when a git process did not come to its own end: it says nothing of the repository."""
+
+    retryable = True
+
+
+class GitTimeout(GitCut):
     """Raised when a git process was stopped at its time-out."""
 
-    retryable = True
 
-
-class GitKilled(GitError):
+class GitKilled(GitCut):
     """Raised when a git process was ended by a signal, or with its guard."""
-
-    retryable = True
 
 
 class SourceRefused(GitError):

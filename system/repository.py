@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.common import FileChanges
-from system.git import NULL_OID, Git, GitError, RefMoved, checked_oid, checked_ref
+from system.git import NULL_OID, Git, GitCut, GitError, RefMoved, checked_oid, checked_ref
 from system.git_layout import clear_leftovers, copy_index, preflight, scratch_index, use_index
 from system.git_status import STATUS, Plan, parse_status, plan, shown
 from system.stamp import stamp
@@ -248,9 +248,13 @@ class Repository:
             if key == self._looked_at:
                 return []
             listed = await self.git.run("ls-files", "-v", "-z")
+        except GitCut:
+            raise
         except (FileNotFoundError, GitError):
             try:
                 await self.git.run("read-tree", "--end-of-options", "HEAD", index=index)
+            except GitCut:
+                raise
             except GitError:
                 await self.git.run("read-tree", "--empty", index=index)
             return ["index"]

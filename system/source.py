@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from system.git import Git, GitCode, GitError, GitKilled, GitTimeout, SourceRefused, checked_ref
+from system.git import Git, GitCode, GitCut, GitError, SourceRefused, checked_ref
 from system.git_status import parse_status, shown
 
 URL_PROTOCOLS: Final = ("https", "ssh")
@@ -50,7 +50,7 @@ async def inspect_source(
 
     A bare repository and a linked worktree are accepted; for a folder inside a repository the refusal names the
     top. Nothing is written and no program of the repository runs. Starts one process for a URL, four for a path.
-    Raises SourceRefused with the mend, GitTimeout, GitKilled.
+    Raises SourceRefused with the mend, GitCut.
     """
     if base is not None:
         try:
@@ -150,7 +150,7 @@ async def _inspect_url(url: str, base: str | None, *, token: str | None) -> Sour
             config=url_config(url, token),
             protocols=URL_PROTOCOLS,
         )
-    except (GitTimeout, GitKilled):
+    except GitCut:
         raise
     except GitError as error:
         raise SourceRefused.because(

@@ -13,6 +13,7 @@ import pytest
 from activities_kit import FLOW, RUN, Driver, make_worker
 from conftest import Rig
 from flow_kit import OK, failure, flow, gate, git, left_on_disk, linear, make_repository, script, step, turn
+from git_kit import dying_git
 from run_kit import READ_ONLY, TWO_STEPS, ended, refused, signal, start, update, waiting
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
@@ -308,6 +309,25 @@ async def test_a_clone_that_was_destroyed_does_not_keep_a_run_from_ending(tmp_pa
     git(tmp_path, "clone", "--quiet", str(driver.repo), str(fetched))
     git(fetched, *shlex.split(released.git.fetch)[1:])
     assert git(fetched, "rev-parse", acquired.branch) == work.commit_after
+
+
+async def test_a_git_that_is_killed_at_the_end_of_a_run_does_not_hide_its_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(make_worker(tmp_path), make_repository(tmp_path / "repo"))
+    acquired = await driver.acquire()
+    await driver.work()
+    with monkeypatch.context() as patched:
+        dying_git(tmp_path, patched, "rev-parse")
+        with pytest.raises(ApplicationError, match="signal 9") as caught:
+            await driver.release()
+        assert not caught.value.non_retryable
+
+    released = await driver.release()
+
+    assert released.git is not None
+    assert released.git.workspace == acquired.workspace
+    assert shlex.split(released.git.fetch)[2] == acquired.workspace
 
 
 # What the store says.

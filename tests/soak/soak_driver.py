@@ -39,6 +39,7 @@ ANSWER_S: Final = 8.0
 PLAN_S: Final = 180.0
 """How long a plan may take, whatever is killed meanwhile."""
 ABORT_AFTER_S: Final = 25.0
+ABORT_AGAIN_S: Final = 1.0
 MAX_ANSWERS: Final = 8
 SILENCE: Final = 0.6
 CUTTING: Final = {"abort", "interrupt", "resume"}
@@ -250,12 +251,14 @@ class Player:
         for name in self._steps:
             (self.folder / f"go-{name}").touch()
         begun = since = time.monotonic()
+        aborted = 0.0
         answers, nudges = 0, 0
         while not (seen := await self.look()).closed:
             now = time.monotonic()
             if now - begun > ABORT_AFTER_S or answers > MAX_ANSWERS:
-                await self.say(Send("abort", [], "signal"))
-                await asyncio.sleep(LOOK_S)
+                if now - aborted > ABORT_AGAIN_S:
+                    await self.say(Send("abort", [], "signal"))
+                    aborted = now
             elif seen.waiting is not None:
                 if self.clock is not None and not seen.busy and self._rng.random() < SILENCE:
                     self.silences += 1

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_kit import WHEN, clone_of, content, counted, git, half_merged, make_source, odd_names
+from git_kit import WHEN, clone_of, content, counted, dying_git, git, half_merged, make_source, odd_names
 
 from system.clone import clone
+from system.git import GitKilled
 from system.repository import Repository
 from system.source import inspect_source
 
@@ -280,3 +281,22 @@ class TestTreeId:
             assert (await made.changes(made.base, measured.tree)).created == ["n"]
             assert (await made.changes(made.base, measured.tree)).total == 1
             git("add", "--all", cwd=made.work_tree)
+
+
+@pytest.mark.parametrize(
+    ("command", "damage"), [("ls-files", _staged_then_changed), ("read-tree", _index_gone)]
+)
+async def test_a_git_that_is_killed_says_nothing_of_the_index(
+    command: str,
+    damage: Callable[[Path], object],
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    damage(repository.work_tree)
+    with monkeypatch.context() as patched:
+        dying_git(tmp_path, patched, command)
+        with pytest.raises(GitKilled):
+            await Repository(repository.work_tree, run_id="r1", base=repository.base).tree_id()
+    measured = await Repository(repository.work_tree, run_id="r1", base=repository.base).tree_id()
+    assert measured.tree == oracle(repository.work_tree)

@@ -23,6 +23,7 @@ from transports.claude_program import (
 from transports.claude_project import project_arguments
 from transports.claude_usage import noted_total
 from transports.claude_wire import STDERR_CHARS, Wire, WireBroken
+from transports.credentials import require_key
 from transports.port import SessionSpec, TransportError
 from transports.resuming import refused, require_whole, unknown
 
@@ -82,6 +83,9 @@ async def started(
     if program is None:
         error = ErrorEnvelope(code="sdk_unavailable", message=f"claude is not installed: {INSTALL}")
         raise TransportError(error)
+    env = environment(spec, folders)
+    if not loads_project(spec):  # the settings of a repository may name a program that has the key
+        require_key("Claude Code", "anthropic", env)
     try:
         folders.make()
         system = folders.told / "system.md"
@@ -95,6 +99,6 @@ async def started(
             system_file=system,
             project=project_arguments(spec.workspace, folders.told) if loads_project(spec) else (),
         )
-        return await Wire.start(argv, cwd=spec.workspace, env=environment(spec, folders), pipes=PIPED)
+        return await Wire.start(argv, cwd=spec.workspace, env=env, pipes=PIPED)
     except (OSError, StepwiseError) as error:
         raise TransportError(envelope_of(error, code="spawn_failed")) from error

@@ -12,12 +12,12 @@ from schemas.envelopes import ErrorEnvelope
 from schemas.errors import StepwiseError
 from schemas.events import SessionOpened
 from transports import codex_program as program
-from transports.codex_errors import KEY
 from transports.codex_line import Line
 from transports.codex_program import WORK, Folders
 from transports.codex_rollout import Rollout, holds_a_turn
 from transports.codex_rpc import AppServer, Refused
 from transports.codex_session import CodexSession
+from transports.credentials import require_key
 from transports.port import Availability, Emit, SessionSpec, TransportCapabilities, TransportError
 from transports.resuming import refused, require_whole, unknown
 
@@ -100,8 +100,7 @@ class CodexTransport:
             raise _unusable("sandbox_unavailable", self.is_available().reason)
         folders = Folders.of(spec)
         env = program.program_environment(spec, folders, self._environment)
-        if not env.get(KEY):
-            raise _unusable("missing_api_key", f"Codex has no key: set {KEY}")
+        require_key("Codex", "openai", env)
         if spec.resume is not None and not _is_id(spec.resume):
             raise unknown(spec.resume)
         line = Line(new=spec.resume is None)

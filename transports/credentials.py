@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
+from schemas.envelopes import ErrorEnvelope
+from transports.port import TransportError
+
 Provider = Literal["anthropic", "google", "openai"]
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -44,3 +47,10 @@ def provider_environment(provider: Provider, environment: Mapping[str, str] | No
             key = found.pop(name)
             found.setdefault(read, key)
     return found
+
+
+def require_key(who: str, provider: Provider, environment: Mapping[str, str]) -> None:
+    """Raise TransportError, which lets the next transport be tried, where a program's environment has no key."""
+    if not any(environment.get(name) for name in KEYS[provider]):
+        message = f"{who} has no key: set {' or '.join(KEYS[provider])} for the worker"
+        raise TransportError(ErrorEnvelope(code="missing_api_key", message=message))

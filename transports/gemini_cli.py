@@ -9,6 +9,7 @@ from typing import Final
 
 from schemas.envelopes import ErrorEnvelope, envelope_of
 from schemas.events import SessionOpened
+from transports.credentials import provider_environment, require_key
 from transports.gemini_home import DEFAULT_MODEL, NAME, Home
 from transports.gemini_log import SessionLost, make_resumable, session_file
 from transports.gemini_session import GeminiSession
@@ -68,6 +69,7 @@ class GeminiCliTransport:
         found = find_program(PROGRAM, named=self._named, agents=self._agents)
         if isinstance(found, Missing):
             raise TransportError(ErrorEnvelope(code="sdk_unavailable", message=f"{found.reason}: {INSTALL}"))
+        require_key("Gemini CLI", "google", provider_environment("google"))
         session_id = spec.resume or str(uuid.uuid4())
         if spec.resume is not None:
             await asyncio.to_thread(_require_session, spec, spec.resume, Home(spec, self._attempts).chats)

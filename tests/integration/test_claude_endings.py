@@ -177,20 +177,6 @@ async def test_what_the_provider_answers_is_classified_and_the_session_goes_on(
         assert session.resumable
 
 
-async def test_no_key_at_all_is_told_in_words(
-    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard = Heard()
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    session = await transport.open_session(make_spec(tmp_path), heard.emit)
-    outcome = await session.work(WorkRequest("go"), heard.emit)
-    await session.aclose()
-    assert ended_as(outcome) == ("failed", "auth_failed")
-    assert outcome.error is not None
-    assert "ANTHROPIC_API_KEY" in outcome.error.message
-
-
 async def test_a_program_that_dies_is_a_crash_and_its_session_is_resumed_with_each_result_once(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

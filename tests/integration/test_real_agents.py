@@ -20,11 +20,18 @@ from same_kit import told
 from trace_kit import Collected, attributes_of, collecting
 
 from schemas.receipt import StepReceipt
+from transports.credentials import KEYS
 
 pytestmark = pytest.mark.timeout(300)
 WITHIN_S = 240.0
 """Only a bound: a dozen processes of the real programs, one after the other, on a machine that does other things, too."""
 
+KEY_OF = {
+    "claude-sdk": "ANTHROPIC_API_KEY",
+    "claude-cli": "ANTHROPIC_API_KEY",
+    "codex": "OPENAI_API_KEY",
+    "gemini-cli": "GEMINI_API_KEY",
+}
 TESTS = " ".join(UNITTEST)
 COUNTS_ALL = Edit(BUGGY, "    for value in values[1:]:\n", "    for value in values:\n")
 REFUSES_NONE = Edit(
@@ -264,17 +271,21 @@ async def test_a_plan_is_approved_and_carried_out_through_every_transport(
     rig.check_evidence(result)
 
 
-async def test_a_transport_that_cannot_is_passed_over_with_its_reason(rig: Rig, demo_repo: Path) -> None:
+@pytest.mark.parametrize(("name", "key"), KEY_OF.items())
+async def test_a_transport_without_a_key_is_passed_over_with_its_reason(
+    rig: Rig, demo_repo: Path, name: str, key: str
+) -> None:
     with agents({}) as env:
-        rig.worker(**{**env, "STEPWISE_TRANSPORTS": "codex,stub"}, OPENAI_API_KEY="")
-        rig.start("fallen", given("fix", demo_repo, transport=["codex", "stub"], scenario=MENDS))
+        keys = {key: "" for keys in KEYS.values() for key in keys}
+        rig.worker(**{**env, **keys, "STEPWISE_TRANSPORTS": f"{name},stub"})
+        rig.start("fallen", given("fix", demo_repo, transport=[name, "stub"], scenario=MENDS))
         result = await rig.result("fallen")
     check_expected(told(rig, result))
     for one in rig.receipts(result.run_id):
         assert one.transport == "stub"
         ((passed_over),) = one.fallbacks
-        assert (passed_over.transport, passed_over.code) == ("codex", "sdk_error_message")
-        assert "set OPENAI_API_KEY" in passed_over.reason
+        assert (passed_over.transport, passed_over.code) == (name, "sdk_error_message")
+        assert f"set {key}" in passed_over.reason
         assert one.transcript is not None
         header = json.loads(rig.evidence.read(one.transcript).splitlines()[0])
         assert header["transport"] == "stub"

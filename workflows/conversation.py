@@ -37,6 +37,8 @@ ALL_THAT_WAITS = "all-that-waits"
 before can be withdrawn meanwhile."""
 RESUME_WITHDRAWS = "resume-withdraws"
 """The patch with which a resume that orders something withdraws a pause that has not taken hold, too."""
+STOP_HOLDS = "stop-holds"
+"""The patch with which what comes behind a resume that stops a live session is judged by what the resume began."""
 MAX_STEERS = 20
 """Texts that may be queued for an agent's next turn."""
 
@@ -211,6 +213,7 @@ class Conversation(Standing):
         """Hand an answer or a decision to the live session; a resume ends its work first."""
         if isinstance(payload, Resume):
             self._stop_order = payload
+            self._stop_holds = workflow.patched(STOP_HOLDS)
             self._withdraw_pause()
             self.phases.cut(only=("work",))
             return Verdict(verdict="accepted", name=name, message="the agent is stopped first")

@@ -11,13 +11,15 @@ from pydantic import ValidationError
 from temporalio import workflow
 
 from schemas.common import Closed, Durable
-from schemas.messages import Verdict
+from schemas.messages import Resume, Verdict
 from workflows.log import logger
 from workflows.messages import INTERNAL, MESSAGES, BadMessage, parse
 
 Settle = Callable[[Verdict], None]
 ONE_BY_ONE = "one-by-one"
 """The patch with which what comes after the answer to a wait is judged by where the run stands once it has gone on."""
+ABORT_FITS = "abort-fits"
+"""The patch with which an abort that will be refused does not let pass what is held."""
 
 
 class Judge(Protocol):
@@ -43,19 +45,28 @@ class Ticket:
 
     name: str
     args: Sequence[Any]
+    ends_run: bool = False
+    """Whether this asks for the end of the run."""
     verdict: Verdict | None = None
 
     def settle(self, verdict: Verdict) -> None:
         """Note the verdict, which the sender of an update waits for."""
         self.verdict = verdict
 
-    @property
-    def ends_run(self) -> bool:
-        """Whether this asks for the end of the run."""
-        given = self.args[0] if self.args else None
-        return self.name == "abort" or (
-            self.name == "resume" and isinstance(given, dict) and given.get("action") == "abort"
-        )
+
+def _ends_run(name: str, args: Sequence[Any]) -> bool:
+    """Tell whether a message asks for the end of the run; one that will be refused asks for nothing."""
+    given = args[0] if args else None
+    resumes = name == "resume" and isinstance(given, dict) and given.get("action") == "abort"
+    if name != "abort" and not resumes:
+        return False
+    try:
+        payload = parse(name, args)
+    except BadMessage:
+        fits = False
+    else:
+        fits = not isinstance(payload, Resume) or (payload.step is None and payload.transport is None)
+    return fits or not workflow.patched(ABORT_FITS)
 
 
 class Mailbox:
@@ -66,7 +77,7 @@ class Mailbox:
 
     def post(self, name: str, args: Sequence[Any]) -> Ticket:
         """Enqueue a message; never raises, whatever its payload."""
-        ticket = Ticket(name, args)
+        ticket = Ticket(name, args, _ends_run(name, args))
         self._queue.append(ticket)
         return ticket
 

@@ -207,7 +207,7 @@ def refusal(name: str, payload: Closed, now: Situation) -> str | None:
             say = (
                 "resume, with 'note', tells it to the agent"
                 if goes_on
-                else "the agent hears it when it works again"
+                else "send it again when an agent works; nothing of it is kept"
             )
             where += f", and no agent works: {say}"
         return f"{name} is not legal while the run is {where}{LEGAL_NOW}{', '.join(legal) or 'nothing'}"

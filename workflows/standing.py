@@ -61,6 +61,7 @@ class Standing(ABC):
         self._remark: Callable[[Order], str] = lambda _: ""
         self._abort: Abort | None = None
         self._stop_order: Resume | None = None
+        self._stop_holds = False
         self._is_cancelled = False
 
     @abstractmethod
@@ -102,8 +103,13 @@ class Standing(ABC):
 
     @property
     def is_answered(self) -> bool:
-        """Whether what the run waits for is over, by an answer or an interrupt, and it has not gone on yet."""
-        return self._waiting is not None and (self._order is not None or self.stop_asked)
+        """Whether what the run waits for is over, by an answer or an interrupt, and it has not gone on yet.
+
+        So it is while a live session is stopped for a resume; not at the end of the run, which takes no order any more.
+        """
+        if self._waiting is not None:
+            return self._order is not None or self.stop_asked
+        return self._stop_holds and self._stop_order is not None and self.step is not None
 
     @property
     def is_live(self) -> bool:

@@ -245,6 +245,60 @@ async def test_an_abort_is_not_held_by_what_came_before_it(desk: Rig, repo: Path
         await ended(home, "after-abort", "stopped")
 
 
+@pytest.mark.parametrize(
+    ("message", "payload"),
+    [
+        ("abort", {"why": "typo"}),
+        ("resume", {"action": "abort", "step": "end"}),
+        ("resume", {"action": "abort", "by": 1}),
+    ],
+)
+async def test_an_abort_that_is_refused_does_not_lose_the_pause_before_it(
+    desk: Rig, repo: Path, tmp_path: Path, message: str, payload: dict[str, Any]
+) -> None:
+    name = f"typo-{'-'.join([message, *payload])}"
+    home = await at_once(desk, tmp_path, name, repo, pause="not yet")
+    await signal(home, name, message, payload)
+    async with at_home(desk, tmp_path):
+        status = await waiting(home, name, "pause")
+        assert "not yet" in status["waiting"]["reason"]
+        await resume(home, name)
+        result = await ended(home, name)
+    (refused,) = said(home, result.run_id, "message_refused")
+    assert refused["name"] == message
+
+
+@pytest.mark.parametrize(
+    ("action", "message", "kind"),
+    [
+        ("skip", "interrupt", "human"),
+        ("skip", "pause", "pause"),
+        ("goto", "interrupt", "human"),
+        ("goto", "pause", "pause"),
+        ("retry", "interrupt", "human"),
+    ],
+)
+async def test_what_holds_a_run_holds_it_also_while_an_agent_that_asks_is_stopped_for_a_resume(
+    desk: Rig, repo: Path, action: str, message: str, kind: str
+) -> None:
+    name = f"while-{action}-{message}"
+    spec = flow(step("only", linear("end")), step("end", **READ_ONLY))
+    start(desk, name, repo, spec, script(only={"turns": [turn(ASKS, OK), turn(OK)]}))
+    await waiting(desk, name, "answer")
+    step_of = {"step": "end"} if action == "goto" else {}
+    await signal(desk, name, "resume", {"action": action, **step_of})
+    await signal(desk, name, message, {"reason": "not yet"})
+    status = await waiting(desk, name, kind)
+    assert "not yet" in status["waiting"]["reason"]
+    await resume(desk, name)
+    if action == "retry":
+        await waiting(desk, name, "answer")
+        await update(desk, name, "answer")
+    result = await ended(desk, name)
+    messages = [(one["name"], one["verdict"]) for one in said(desk, result.run_id, "human_message")]
+    assert messages[:3] == [("resume", "accepted"), (message, "accepted"), ("resume", "accepted")]
+
+
 async def test_a_resume_right_behind_an_interrupt_of_a_rate_limit_goes_on(
     desk: Rig, repo: Path, tmp_path: Path
 ) -> None:

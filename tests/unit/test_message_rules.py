@@ -67,7 +67,7 @@ def test_what_is_legal_is_listed_and_the_rest_is_refused_with_that_list(
             words = (
                 "resume, with 'note', tells it to the agent"
                 if held
-                else "the agent hears it when it works again"
+                else "send it again when an agent works; nothing of it is kept"
             )
             more = f", and no agent works: {words}" if name == "steer" and now.waiting_for else ""
             assert why == (

@@ -239,7 +239,8 @@ async def _attended(
         return
     tally.also.append(developer.history.hear)
     attempt.desk.developer = developer
-    every = attempt.step.developer.review_every_turns
+    steers = held.transport.capabilities.steering
+    every = attempt.step.developer.review_every_turns if steers else 0
     reviewer = Reviewer(developer, every, held.session.steer) if every else None
     if reviewer is not None:
         tally.also.append(reviewer.hear)

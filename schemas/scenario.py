@@ -110,10 +110,10 @@ class WaitForSteer(Closed):
 
 
 class RateLimit(Closed):
-    """Be rate limited for ``seconds``; the turn ends and is tried again after that."""
+    """Be rate limited for ``seconds``, or without being told how long; the turn ends and is tried again after that."""
 
     do: Literal["rate_limit"]
-    seconds: float = Field(gt=0)
+    seconds: float | None = Field(default=None, gt=0)
 
 
 class Fail(Closed):

@@ -14,9 +14,11 @@ _MEND_KEY: Final = f"set {' or '.join(SECRETS)} for the worker"
 _STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
     400: ("bad_request", False),
     401: ("auth_failed", False),
+    402: ("billing", False),
     403: ("auth_failed", False),
     404: ("model_not_found", False),
     408: ("provider_unreachable", True),
+    409: ("provider_error", True),
     413: ("request_too_large", False),
     429: ("rate_limited", True),
     529: ("provider_overloaded", True),
@@ -36,6 +38,7 @@ _OF_SUBTYPE: Final[Mapping[str, tuple[str, bool]]] = {
     "error_max_turns": ("max_turns", False),
     "error_max_budget_usd": ("budget_exhausted", False),
 }
+_REFUSALS: Final = range(400, 500)
 _SERVER_ERRORS: Final = range(500, 600)
 
 
@@ -109,6 +112,8 @@ def _kind(failure: Failure) -> tuple[str, bool]:
         return _STATUSES[failure.status]
     if failure.status in _SERVER_ERRORS:
         return "provider_error", True
+    if failure.status in _REFUSALS:
+        return "bad_request", False
     if failure.api_error is not None:
         return _OF_ASSISTANT.get(failure.api_error, ("provider_unreachable", True))
     if failure.assistant_error is not None and failure.assistant_error in _OF_ASSISTANT:

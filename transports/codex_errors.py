@@ -21,7 +21,10 @@ _LIMITED: Final = "rate limit exceeded: "
 _CUT_STREAM: Final = "stream disconnected before completion"
 _INCOMPLETE: Final = "Incomplete response returned"
 _FILTERED: Final = "reason: content_filter"
+_BLOCKED: Final = "Invalid prompt:"
+_TRIES_AGAIN: Final = "Reconnecting"
 _TOO_MANY: Final = 429
+_REFUSALS: Final = 400
 _SERVER_ERRORS: Final = 500
 
 # By the words of the server: our code, whether to try again, what to do about it.
@@ -47,8 +50,11 @@ _KNOWN: Final[Mapping[str, tuple[str, bool, str]]] = {
 _BY_STATUS: Final[Mapping[int, tuple[str, bool, str]]] = {
     400: ("bad_request", False, ""),
     401: ("bad_api_key", False, f"set {KEY} to a valid key"),
+    402: ("quota_exceeded", False, "check the plan and billing of the account"),
     403: ("no_access", False, f"the key in {KEY} may not use this model"),
     404: ("unknown_model", False, "name a model that the provider has"),
+    408: ("provider_unreachable", True, ""),
+    409: ("provider_error", True, ""),
     413: ("bad_request", False, ""),
 }
 
@@ -65,6 +71,8 @@ class Failure:
 def classify(info: object, message: str, details: str = "") -> Failure:
     """Say what a failed turn means, from the server's ``codexErrorInfo``, its message and its further details."""
     said = f"{message}\n{details}" if details else message
+    if details and message.startswith(_TRIES_AGAIN):
+        message = details  # what the provider said; the message tells of the program's own tries
     name, status = _name_and_status(info)
     status = status or _status_in(said)
     if name == "rateLimitExceeded" or status == _TOO_MANY or _LIMITED in said:
@@ -76,6 +84,8 @@ def classify(info: object, message: str, details: str = "") -> Failure:
         return Failure(_envelope(*_BY_STATUS[status], message))
     if status is not None and status >= _SERVER_ERRORS:
         return Failure(_envelope("provider_error", True, "", message))
+    if status is not None and status >= _REFUSALS:
+        return Failure(_envelope("bad_request", False, "", message))
     if name in {"httpConnectionFailed", "responseStreamConnectionFailed"}:
         return Failure(
             _envelope("provider_unreachable", True, "see OPENAI_BASE_URL and the network", message)
@@ -86,6 +96,8 @@ def classify(info: object, message: str, details: str = "") -> Failure:
         return Failure(_envelope("stream_cut", True, "", message))
     if _INCOMPLETE in message:
         return Failure(_envelope("answer_incomplete", True, "", message))
+    if message.startswith(_BLOCKED):
+        return Failure(_envelope("refused_by_provider", False, "", message))
     if '"invalid_request_error"' in message:
         return Failure(_envelope("bad_request", False, "", message))
     return Failure(_envelope("agent_failed", True, "", message))

@@ -127,7 +127,8 @@ async def waits_for_its_provider(bench: Bench) -> None:
 
 async def waits_without_being_told_how_long(bench: Bench) -> None:
     """Prove the same of a provider that does not say for how long."""
-    await _refused_for_now(bench, "limited_untold")
+    until = await _refused_for_now(bench, "limited_untold")
+    require(until is None, f"it may go on at {until}, which nobody said")
 
 
 async def knows_until_when(bench: Bench) -> None:

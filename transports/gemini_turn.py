@@ -36,8 +36,6 @@ CHILD_GRACE_S: Final = 0.5
 """Seconds between SIGTERM and SIGKILL for what a process of the program leaves behind."""
 END_GRACE_S: Final = 5.0
 """Seconds the program has to end by itself when its turn is over."""
-RATE_LIMIT_S: Final = 60.0
-"""How long to wait when the provider does not say until when it refuses."""
 NODE_OPTIONS: Final = (
     "--import",
     "data:text/javascript,process.stdout._handle&&process.stdout._handle.setBlocking(true)",
@@ -277,6 +275,7 @@ class Turn:
         )
         if not found.rate_limited:
             return WorkOutcome(end="failed", stop_reason=found.error.code, error=found.error)
-        retry_at = datetime.now(UTC) + timedelta(seconds=found.retry_after_s or RATE_LIMIT_S)
+        told = found.retry_after_s
+        retry_at = None if told is None else datetime.now(UTC) + timedelta(seconds=told)
         self._emit(RateLimited(reset_at=retry_at, message=found.error.message))
         return WorkOutcome(end="rate_limited", stop_reason="rate_limited", retry_at=retry_at)

@@ -285,7 +285,7 @@ def _usage(action: UseTokens) -> Usage:
 
 
 def _rate_limited(action: RateLimit, emit: Emit) -> WorkOutcome:
-    retry_at = datetime.now(UTC) + timedelta(seconds=action.seconds)
+    retry_at = None if action.seconds is None else datetime.now(UTC) + timedelta(seconds=action.seconds)
     emit(RateLimited(reset_at=retry_at, message="the scenario says so"))
     return WorkOutcome(end="rate_limited", stop_reason="rate_limited", retry_at=retry_at)
 

@@ -49,7 +49,7 @@ TURNS: Final[Mapping[Behaviour, Mapping[str, Any]]] = {
     "cut": {"work": [LOST]},
     "broken": {"work": [LOST]},
     "overloaded": {"work": [LOST]},
-    "limited_untold": {"work": [{"do": "rate_limit", "seconds": RETRY_S}]},
+    "limited_untold": {"work": [{"do": "rate_limit"}]},
     "parallel": {"work": [WRITE, {**WRITE, "path": OTHER}]},
     "subagent": {"work": [WRITE]},
     "schema": {"finalize": {"raw": ["It went well."] * 4}},

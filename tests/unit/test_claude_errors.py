@@ -22,7 +22,10 @@ RESULT: dict[str, Any] = {
     [
         ({"api_error_status": 400}, "invalid_request", "bad_request", False),
         ({"api_error_status": 401}, "authentication_failed", "auth_failed", False),
+        ({"api_error_status": 402}, None, "billing", False),
         ({"api_error_status": 403}, None, "auth_failed", False),
+        ({"api_error_status": 409}, None, "provider_error", True),
+        ({"api_error_status": 422, "api_error": "x"}, None, "bad_request", False),
         ({"api_error_status": 404}, "model_not_found", "model_not_found", False),
         ({"api_error_status": 413, "terminal_reason": "image_error"}, None, "request_too_large", False),
         ({"api_error_status": 429}, "rate_limit", "rate_limited", True),

@@ -34,6 +34,11 @@ HTTP = "unexpected status {}: scripted, url: http://model/v1/responses"
         ("sandboxError", "no", "sandbox_failed", True),
         ({"httpConnectionFailed": {"httpStatusCode": 400}}, HTTP.format(400), "bad_request", False),
         ({"httpConnectionFailed": {"httpStatusCode": 401}}, HTTP.format(401), "bad_api_key", False),
+        ({"httpConnectionFailed": {"httpStatusCode": 402}}, HTTP.format(402), "quota_exceeded", False),
+        ({"httpConnectionFailed": {"httpStatusCode": 408}}, HTTP.format(408), "provider_unreachable", True),
+        ({"httpConnectionFailed": {"httpStatusCode": 409}}, HTTP.format(409), "provider_error", True),
+        ({"httpConnectionFailed": {"httpStatusCode": 422}}, HTTP.format(422), "bad_request", False),
+        ("other", "Invalid prompt: we've limited access to this content.", "refused_by_provider", False),
         ({"httpConnectionFailed": {"httpStatusCode": 403}}, HTTP.format(403), "no_access", False),
         ({"httpConnectionFailed": {"httpStatusCode": 404}}, HTTP.format(404), "unknown_model", False),
         ({"httpConnectionFailed": {"httpStatusCode": 503}}, HTTP.format(503), "provider_error", True),
@@ -99,6 +104,13 @@ def test_a_rate_limit_says_how_long_to_wait_where_it_was_told(
     assert failure.rate_limited
     assert failure.error.retryable
     assert failure.retry_after_s == seconds
+
+
+def test_the_words_are_the_providers_not_those_of_the_programs_own_tries() -> None:
+    failure = classify(
+        {"responseStreamDisconnected": {"httpStatusCode": 429}}, "Reconnecting... 1/1", "slow down"
+    )
+    assert failure.error.message == "slow down"
 
 
 @pytest.mark.parametrize("status", [401, 403])

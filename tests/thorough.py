@@ -195,7 +195,6 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_UNIT}test_attacks_flows.py::test_a_scenario_is_held_to_the_same*",
     f"{_INTEGRATION}test_fork.py::test_a_fork_is_forked_when_every_run_before_it_is_gone_from_disk",
     f"{_INTEGRATION}test_developer.py::test_ten_questions_in_a_row_*",
-    f"{_INTEGRATION}test_developer.py::test_who_cannot_be_steered_*",
     # Another half of a table whose rows go the same way.
     f"{_INTEGRATION}test_developer.py::test_a_run_is_stopped_while_the_developer_model_decides[*before]",
     f"{_INTEGRATION}test_developer.py::test_a_run_is_stopped_while_the_developer_model_decides[abort-after]",

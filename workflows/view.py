@@ -74,7 +74,7 @@ def details(
             _row(
                 [
                     step.id,
-                    _now(phase, iteration, waits=waiting is not None) if here else "",
+                    _now(phase, iteration, waits=waiting is not None, live=situation.live) if here else "",
                     "skipped" if step.id in state.skipped else seen.status or "",
                     str(seen.visits or ""),
                     seen.gates or ("" if step.gates else "none"),
@@ -121,9 +121,9 @@ def details(
     return "\n".join([*lines, "```"])
 
 
-def _now(phase: Phase | None, iteration: int, *, waits: bool) -> str:
-    after = f"waits after {phase}" if phase else "waits"
-    words = after if waits else str(phase or "")
+def _now(phase: Phase | None, iteration: int, *, waits: bool, live: bool) -> str:
+    where = f"waits {'in' if live else 'after'} {phase}" if phase else "waits"
+    words = where if waits else str(phase or "")
     return f"{words} (iteration {iteration})".strip()
 
 

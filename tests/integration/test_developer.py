@@ -182,18 +182,6 @@ async def test_the_developer_model_reads_along_and_steers(rig: Rig, repo: Path) 
     assert "wall-0.txt" in model.asked[0]
 
 
-async def test_who_cannot_be_steered_is_not_read_along_with(rig: Rig, repo: Path) -> None:
-    model = Model(lambda seen: turn("Done.") if seen.calls else turn(Write("wall.txt", "white\n")))
-    with agents({"gemini-cli": model}) as env:
-        rig.worker(**env)
-        begin(
-            rig, "not-read", repo, step("only", developer={"review_every_turns": 1}), transport="gemini-cli"
-        )
-        result = await rig.result("not-read")
-    assert result.outcome == "unverified", result.summary
-    assert model.asked == []
-
-
 @pytest.mark.parametrize("gate", ["before", "after"])
 async def test_a_decision_that_is_lost_with_its_worker_is_asked_for_again_and_no_person_is(
     rig: Rig, repo: Path, gate: str

@@ -42,6 +42,7 @@ def shown(of: RunState, **more: Any) -> str:
         step=more.get("step_id"),
         steps=["mend", "end"],
         following=more.pop("following", "end"),
+        live=more.pop("live", False),
         questions=more.pop("questions", []),
         calls=more.pop("calls", []),
     )
@@ -85,6 +86,8 @@ def test_a_wait_is_named_with_its_reason_its_end_and_the_phase_it_follows() -> N
     )
     assert row(text, "mend")[1] == "waits after record (iteration 1)"
     assert row(shown(state(), step_id="mend", waiting=wait), "mend")[1] == "waits (iteration 1)"
+    asked = shown(state(), step_id="mend", phase="work", waiting=waiting("answer"), live=True)
+    assert row(asked, "mend")[1] == "waits in work (iteration 1)"
 
 
 def test_a_pause_that_was_asked_for_shows_before_it_takes_hold() -> None:

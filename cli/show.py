@@ -145,7 +145,7 @@ def print_steps(sums: Sums) -> None:
     if not sums.steps:
         return
     flows = {flow for flow, _ in sums.steps}
-    rows = [("step", "visits", "attempts", "status", "gates before -> after", "time", "tokens", "cost")]
+    rows = [("step", "visits", "attempts", "status", "gates before -> after", "elapsed", "tokens", "cost")]
     for (flow, step), one in sums.steps.items():
         gates = "; ".join(f"{name} {before} -> {after}" for name, (before, after) in one.gates.items())
         rows.append(
@@ -153,7 +153,7 @@ def print_steps(sums: Sums) -> None:
                 step if len(flows) == 1 else f"{flow}/{step}",
                 str(len(one.visits)),
                 str(one.attempts),
-                "skipped" if one.skipped else one.status,
+                "skipped" if one.skipped else one.status or "-",
                 printable(gates, _MAX_CELL) or "-",
                 brief_span(one.duration_ms),
                 f"{one.tokens:,}",

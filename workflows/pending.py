@@ -26,6 +26,8 @@ EXTENSIONS: Final[dict[str, tuple[str, int]]] = {
     "cycles": ("some cycles", 8),
 }
 """What is offered of each bound that is used up: its words, and an amount to begin with."""
+LEFT_BEHIND: Final = "; edits stay in a savepoint"
+"""What becomes of a stopped attempt's changes when its step is left: only finished work is on the branch."""
 MAX_BRIEF: Final = 60
 """Characters of a question or a call where another one stands whole."""
 
@@ -89,16 +91,27 @@ def choices(state: RunState, waiting: Waiting, now: Situation) -> list[Choice]:
     if now.step is not None:
         retry = ("resume", "start the step again", {"action": "retry"})
         settled = waiting.kind == "human" and not waiting.can_continue
-        accepts = settled and _has_record(state, now.step)
-        words = "accept it as it is, go to the next step" if accepts else "leave the step out"
+        drops = LEFT_BEHIND if now.live or _has_savepoint(state, now.step) else ""
+        accepts = settled and not drops and _has_record(state, now.step)
+        words = "accept it as it is, go to the next step" if accepts else f"leave the step out{drops}"
         on: Choice = ("resume", words, {"action": "skip"})
         if now.following is None and now.steps:
-            on = ("resume", "go to the step that you name", {"action": "goto", "step": now.steps[0]})
+            words = f"go to the step that you name{drops}"
+            on = ("resume", words, {"action": "goto", "step": now.steps[0]})
         found = [retry, on] if settled else [*found, retry, on]
     if now.live:
         found.append(("interrupt", "stop the agent", None))
     found.append(("abort", "end the run", None))
     return found
+
+
+def _has_savepoint(state: RunState, step_id: str) -> bool:
+    """Tell whether the newest attempt of the step that goes on was stopped, and its changes are in a savepoint."""
+    left, summary = state.partial, state.steps.get(step_id)
+    if left is None or left.savepoint is None or summary is None:
+        return False
+    newest = (step_id, state.visits.get(step_id), summary.attempts)
+    return (left.step_id, left.visit, left.attempt) == newest
 
 
 def _has_record(state: RunState, step_id: str) -> bool:

@@ -116,8 +116,9 @@ class Sources:
         self._cursors: dict[LogPlace, _Cursor] = {}
         self._read: set[str] = set()
         self._windows: dict[tuple[Place, str], _Window] = {}
-        self._stopped: dict[Place, datetime] = {}
-        self._ended: dict[tuple[str, str, int], datetime] = {}
+        self._newest: dict[tuple[str, str, int], Place] = {}
+        self._over: dict[Place, datetime] = {}
+        self._ended: dict[tuple[str, str, int], list[datetime]] = {}
 
     def new(self) -> list[Entry]:
         """Return the events that were not returned before, in their order."""
@@ -162,14 +163,19 @@ class Sources:
     def _note(self, entry: Entry) -> None:
         """Remember when an attempt's phases began and ended, and when it was over."""
         phase = str(entry.data.get("phase"))
+        visit = entry.place[:3]
         if entry.kind == "phase_started":
+            self._newest[visit] = entry.place
             self._window(entry.place, phase).began = entry.ts
         elif entry.kind == "phase_ended":
             self._window(entry.place, phase).ended = entry.ts
         elif entry.kind == "interrupted":
-            self._stopped[entry.place] = entry.ts
+            self._over[entry.place] = entry.ts
         elif entry.kind == "step_ended":
-            self._ended[entry.place[:3]] = entry.ts
+            # It names no attempt, and a visit whose result is rejected ends more than once.
+            self._ended.setdefault(visit, []).append(entry.ts)
+            if visit in self._newest:
+                self._over[self._newest[visit]] = entry.ts
 
     def _window(self, place: Place, phase: str) -> _Window:
         return self._windows.setdefault((place, phase), _Window())
@@ -225,12 +231,17 @@ class Sources:
     def _cursor(self, log: LogPlace) -> _Cursor:
         return self._cursors.setdefault(log, _Cursor())
 
+    def _next_end(self, entry: Entry) -> datetime:
+        """Return when the visit of an event ended next, or the time of the event itself where it did not."""
+        ends = self._ended.get(entry.place[:3], [])
+        return min((end for end in ends if end >= entry.ts), default=entry.ts)
+
     def _order(self, entry: Entry) -> tuple[datetime, int]:
         window = self._windows.get((entry.place, entry.phase or "work"), _Window())
         if entry.source == "journal":
             return entry.ts, 0
         if entry.source == "receipt":
-            return self._stopped.get(entry.place) or self._ended.get(entry.place[:3], entry.ts), 1
+            return self._over.get(entry.place) or self._next_end(entry), 1
         if window.began and entry.ts <= window.began:
             return window.began, 1
         if window.ended and entry.ts >= window.ended:

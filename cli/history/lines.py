@@ -160,6 +160,11 @@ def _waiting(entry: Entry) -> str:
     return f"  waits for {said.get('waiting_for')}{f': {reason}' if reason else ''}"
 
 
+def _question_answered(entry: Entry) -> str:
+    by = entry.data.get("by")
+    return f"  is answered{f' by {by}' if by else ''}"
+
+
 def _step_ended(entry: Entry) -> str:
     gates = entry.data.get("gates")
     return f"  step {entry.data.get('status')}{f': {gates}' if gates else ''}"
@@ -174,6 +179,7 @@ _JOURNALED: Final[Mapping[str, Callable[[Entry], str | None]]] = {
     "waiting": _waiting,
     "resumed": lambda entry: f"  goes on: {entry.data.get('action')}",
     "question_asked": lambda entry: f"  asks: {entry.data.get('text', '')}",
+    "question_answered": _question_answered,
     "human_message": _message,
     "message_refused": lambda entry: f"  REFUSED {entry.data.get('name')}: {entry.data.get('reason', '')}",
     "interrupted": lambda entry: f"  attempt {entry.attempt} was stopped: {entry.data.get('ended')}",

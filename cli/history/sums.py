@@ -1,4 +1,4 @@
-"""What the receipts of a run add up to: time, tokens, cost and gates of each step."""
+"""What a run adds up to: visits, time, tokens, cost and gates of each step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from schemas.receipt import StepReceipt
 
 @dataclass
 class StepSum:
-    """What one step of a flow took in all its visits, and how its gates went: before the run, and last."""
+    """What one step of a flow took in all its visits, and how its gates went: before the run, and last.
+
+    ``duration_ms`` is from the beginning of each attempt to its end, with what it waited for people meanwhile.
+    """
 
     visits: set[int] = field(default_factory=set)
     attempts: int = 0
@@ -56,21 +59,26 @@ class StepSum:
 
 @dataclass
 class Sums:
-    """What the receipts of a run add up to, by flow and step, in the order of the first visits."""
+    """What a run adds up to, by flow and step, in the order of the first visits."""
 
     steps: dict[tuple[str, str], StepSum] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Sums:
-        """Return the sums of the receipts among a run's events; a step that a person skipped is marked so."""
+        """Return the sums of a run's events: of its receipts, and of the visits it began, which may have left none.
+
+        A step that a person skipped is marked so.
+        """
         sums = cls()
         for entry in entries:
             if entry.source == "receipt":
                 receipt = StepReceipt.model_validate(entry.data)
                 sums.steps.setdefault((receipt.flow_key, receipt.step_id), StepSum()).add(receipt)
-            elif (
-                entry.kind == "routed" and entry.source == "journal" and entry.data.get("decision") == "skip"
-            ):
+            elif entry.source != "journal":
+                continue
+            elif entry.kind == "step_started" and entry.flow and entry.visit:
+                sums.steps.setdefault((entry.flow, entry.step), StepSum()).visits.add(entry.visit)
+            elif entry.kind == "routed" and entry.data.get("decision") == "skip":
                 sums.steps.setdefault((entry.flow, entry.step), StepSum()).skipped = True
         return sums
 

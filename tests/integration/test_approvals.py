@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import Rig
+from conftest import Rig, stepwise
 from flow_kit import OK, flow, linear, script, step, transcript_of, turn
 from run_kit import READ_ONLY, approved, ended, refused, said, signal, start, update, waiting
 
@@ -69,6 +70,10 @@ async def test_a_rejected_result_is_done_again_with_the_reason(desk: Rig, repo: 
     result = await ended(desk, "after-no", "verified")
     first, second, _ = desk.receipts(result.run_id)
     assert (first.attempt, second.attempt, second.session) == (1, 2, "cold")
+    shown = json.loads(stepwise("show", "after-no", "--json", env=desk.env("disk")).stdout)["events"]
+    order = [(one["kind"], one["attempt"]) for one in shown if one["kind"] in {"step_ended", "receipt"}]
+    ended_once = ("step_ended", None)
+    assert order[:4] == [ended_once, ("receipt", 1), ended_once, ("receipt", 2)]
     assert "Use a longer word." in transcript_of(desk, second)
     assert [(one.step_id, one.decision, one.source, one.explanation) for one in result.decisions][1] == (
         "only",

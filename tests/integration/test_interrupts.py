@@ -107,7 +107,12 @@ async def test_an_interrupt_in_work_keeps_what_was_done_and_waits_for_a_person(
     assert view["savepoint"]["commit"] == partial.savepoint.commit
     (item,) = await handle.query("pending")
     assert (item["kind"], item["reason"]) == ("human", "interrupted by ann: wrong file")
-    assert [one["message"] for one in item["legal"]] == ["resume", "resume", "resume", "abort"]
+    assert [(one["message"], one["help"]) for one in item["legal"]] == [
+        ("resume", "go on from what is there"),
+        ("resume", "start the step again"),
+        ("resume", "leave the step out; edits stay in a savepoint"),
+        ("abort", "end the run"),
+    ]
 
     await resume(desk, "work", note="Mind the other file.", by="bob")
     result = await ended(desk, "work", "verified")

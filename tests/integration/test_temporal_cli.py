@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import UNITTEST, Rig, eventually
-from flow_kit import OK, flow, gate, hold, linear, script, step, turn
-from run_kit import READ_ONLY, TWO_STEPS
+from conftest import UNITTEST, Rig, eventually, stepwise
+from flow_kit import OK, flow, gate, hold, linear, script, step, transcript_of, turn
+from run_kit import READ_ONLY, TWO_STEPS, ended, resume, said, start, update, waiting
 from temporalio.client import WorkflowExecutionStatus
 
 from workflows.messages import MESSAGES
@@ -218,6 +218,41 @@ def test_the_next_command_a_run_names_does_what_it_should_as_typed(
         assert eventually(lambda: answer(desk, name, "status")["outcome"]) == "verified"
         program, *argv = shlex.split(answer(desk, name, "status")["next_command"])
         assert "verified" in cli(desk, *argv)
+
+
+async def test_an_update_whose_sender_waits_no_longer_is_carried_out_when_a_worker_comes(
+    rig: Rig, repo: Path
+) -> None:
+    start(rig, "left", repo, TWO_STEPS)
+    given_up = rig.temporal(
+        *("workflow", "update", "execute", "--workflow-id", "left", "--name", "pause"),
+        *("--input", '{"by": "mia"}', "--command-timeout", "3s"),
+    )
+    assert given_up.returncode != 0
+    rig.worker()
+    status = await waiting(rig, "left", "pause")
+    assert said(rig, status["run_id"], "human_message") == [
+        {"name": "pause", "by": "mia", "verdict": "accepted"}
+    ]
+    await resume(rig, "left", action="abort")
+    await ended(rig, "left", "stopped")
+
+
+async def test_words_that_no_agent_follows_end_with_the_run_and_are_listed_as_queued(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    slow = ["sh", "-c", f"test -e ok || exit 1; until [ -e {go} ]; do sleep 0.02; done"]
+    start(desk, "late", repo, flow(step("only", gates=[gate("slow", *slow)])), script(only=turn(OK)))
+    await desk.until("late", lambda now: now["phase"] == "measure")
+    verdict = await update(desk, "late", "steer", {"text": "too late", "by": "mia"})
+    assert verdict["verdict"] == "queued"
+    go.touch()
+    result = await ended(desk, "late", "verified")
+    (receipt,) = result.receipts
+    assert "too late" not in transcript_of(desk, receipt)
+    shown = stepwise("show", "late", env=desk.env("disk")).stdout
+    assert "message steer by mia: queued (text too late)" in shown
 
 
 def test_the_finished_run_shows_decisions_and_receipts(desk: Rig, demo_repo: Path) -> None:

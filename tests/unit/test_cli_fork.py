@@ -214,6 +214,23 @@ def test_another_flow_gets_those_parameters_that_it_has(
 
 
 @pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ('budget={"tokens": "many"}', None),
+        ("approval=nobody", None),
+        ('budget={"tokns": 9}', "tokens, usd, seconds, cycles"),
+        ('scenario={"name": "s.yaml", "text": "version: 1", "txt": ""}', "name, text"),
+    ],
+)
+def test_fields_are_named_where_one_is_unknown_and_those_of_its_object(
+    sent: list[tuple[str, FlowInput]], capsys: pytest.CaptureFixture[str], given: str, known: str | None
+) -> None:
+    line = _refused(capsys, "mine-1", "--from", "check", "--input", given)
+    assert line.partition(" -> ")[2] == (f"known fields: {known}" if known else "")
+    assert sent == []
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["mine-2", "--from", "work"], "there is no run 'mine-2' -> did you mean mine-1"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hand_kit import NOON, Hand, Said, after, by_hand, key, whole
@@ -13,8 +14,10 @@ from cli.history.events import Entry, Sources
 from cli.history.lines import Lines
 from cli.words import printable
 from schemas.attempt_event import AttemptEvent
-from schemas.events import TextEvent
+from schemas.events import RunEventKind, TextEvent
 from store.attempts import AttemptLog
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -139,6 +142,117 @@ def test_the_line_of_a_receipt_names_outputs_that_were_not_kept() -> None:
 def test_tokens_have_no_line_and_a_call_that_only_began_has_one_while_it_is_live() -> None:
     assert Lines(live=True).of(Entry(NOON, "agent", "usage", data={"usage": {}})) is None
     assert Lines().of(Entry(NOON, "agent", "tool_started", data={"tool_name": "run"})) is None
+
+
+def _written() -> set[str]:
+    """Return the kinds of journal events that workflow code adds, as its source has them."""
+    found = set()
+    for path in (ROOT / "workflows").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="add", value=journal), args=[ast.Constant(str(kind))]):
+                    assert ast.unparse(journal).endswith("journal"), ast.unparse(node)
+                    found.add(kind)
+    return found
+
+
+def test_every_kind_of_event_that_the_workflow_journals_has_a_line_of_its_own() -> None:
+    written = _written()
+    assert written <= set(get_args(RunEventKind))
+    assert {"run_created", "gate_measured", "question_answered", "run_completed"} <= written
+    raw = []
+    for kind in sorted(written):
+        line = Lines().of(Entry(NOON, "journal", kind, step="mend", visit=1, attempt=1))
+        if line is not None and kind in line:
+            raw.append(line)
+    assert raw == []
+
+
+@pytest.mark.parametrize(("by", "line"), [("ann", "is answered by ann"), (None, "is answered")])
+def test_the_line_of_an_answer_says_who_gave_it_and_no_internals(by: str | None, line: str) -> None:
+    said = {"id": "stub-0123.mend.1", "by": by}
+    shown = Lines().of(Entry(NOON, "journal", "question_answered", step="mend", data=said))
+    assert shown is not None
+    assert shown.split("  mend  ")[1].strip() == line
+
+
+def test_each_receipt_of_a_visit_that_ends_more_than_once_stands_at_its_own_end(hand: Hand) -> None:
+    hand.record("r-1", "r")
+    place = {"step": "build", "visit": 1}
+    attempts = [(1, 10.0), (2, 20.0), (3, 30.0)]
+    hand.journal(
+        "r-1",
+        (0, "run_created", {"flow": "fix"}),
+        (0, "step_started", {**place, "iteration": 1}),
+        *(
+            event
+            for attempt, end in attempts
+            for event in (
+                (end - 9, "phase_started", {**place, "attempt": attempt, "phase": "work"}),
+                (end - 1, "phase_ended", {**place, "attempt": attempt, "phase": "work", "ms": 8_000}),
+                (end, "step_ended", {**place, "status": "VERIFIED"}),
+                (end, "waiting", {"waiting_for": "approval", "step": "build"}),
+            )
+        ),
+    )
+    for attempt, end in attempts:
+        hand.receipt(key("r-1", attempt=attempt), end - 1)
+    seen = [
+        (one.attempt, ((one.at or one.ts) - NOON).total_seconds())
+        for one in Sources(hand.evidence, "r-1").new()
+        if one.source == "receipt"
+    ]
+    assert seen == attempts
+
+
+def test_a_receipt_whose_visit_names_no_attempt_stands_at_the_next_end_of_the_visit(hand: Hand) -> None:
+    """So it is with the last measurement, and where a run is followed faster than its journal is written."""
+    hand.record("r-1", "r")
+    place = {"step": "_final", "visit": 1}
+    hand.journal(
+        "r-1",
+        (0, "run_created", {"flow": "fix"}),
+        (5, "step_ended", {**place, "status": "PARTIAL"}),
+        (9, "step_ended", {**place, "status": "VERIFIED"}),
+    )
+    sources = Sources(hand.evidence, "r-1")
+    for attempt, seconds in enumerate((4, 6, 12), 1):
+        hand.receipt(key("r-1", step="_final", attempt=attempt), seconds)
+    seen = [((one.at or one.ts) - NOON).total_seconds() for one in sources.new() if one.source == "receipt"]
+    assert seen == [5, 9, 12]
+
+
+# Sums.
+
+
+def test_a_visit_is_counted_when_it_begins_whether_or_not_it_leaves_a_receipt(
+    hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.record("r-1", "r")
+    hand.journal(
+        "r-1",
+        (0, "run_created", {"flow": "fix"}),
+        (0, "step_started", {"step": "build", "visit": 1}),
+        (2, "step_started", {"step": "build", "visit": 2}),
+        (3, "routed", {"step": "build", "visit": 2, "decision": "goto", "next": "review"}),
+        (3, "step_started", {"step": "review", "visit": 1}),
+    )
+    hand.receipt(key("r-1"), 1)
+    rows = {
+        cells[0]: cells
+        for line in Said(capsys, "show", "r").lines
+        if (cells := re.split(r"\s{2,}", line))[0] in {"step", "build", "review"}
+    }
+    assert rows["step"] == [
+        "step", "visits", "attempts", "status", "gates before -> after", "elapsed", "tokens", "cost"
+    ]  # fmt: skip
+    assert rows["build"][1:4] == ["2", "1", "VERIFIED"]
+    assert rows["review"][1:4] == ["1", "0", "-"]
+    steps = Said(capsys, "show", "r", "--json").data["steps"]
+    assert [(one["step"], one["visits"], one["attempts"]) for one in steps] == [
+        ("build", 2, 1),
+        ("review", 1, 0),
+    ]
 
 
 # Logs that still grow.

@@ -11,9 +11,11 @@ from typing import get_args
 
 import pytest
 
+from schemas.common import ArtifactRef
+from schemas.handoff import Savepoint
 from schemas.messages import Resume
-from schemas.run import FlowInput
-from schemas.run_state import RunState, Waiting
+from schemas.run import FlowInput, StepSummary
+from schemas.run_state import PartialView, RunState, Waiting
 from workflows.messages import MESSAGES, Situation, parse
 from workflows.view import details
 
@@ -96,8 +98,25 @@ def test_every_link_of_the_page_leads_somewhere() -> None:
 def test_what_can_be_typed_is_shown_as_it_is_printed() -> None:
     at = datetime(2026, 11, 29, tzinfo=UTC)
     flow_input = FlowInput(flow="talk", task="t", repo="/r")
+    left = PartialView(
+        ref=ArtifactRef(uri="", sha256="0" * 64, bytes=0),
+        step_id="mend",
+        visit=1,
+        attempt=1,
+        ended="interrupted",
+        savepoint=Savepoint(ref="refs/stepwise/talk-1-0/1", commit="c"),
+    )
+    state = RunState(
+        run_id="talk-1-0",
+        workflow_id="talk-1",
+        input=flow_input,
+        started_at=at,
+        visits={"mend": 1},
+        steps={"mend": StepSummary(step_id="mend", visits=1, attempts=1)},
+        partial=left,
+    )
     shown = details(
-        RunState(run_id="talk-1-0", workflow_id="talk-1", input=flow_input, started_at=at),
+        state,
         None,
         step_id="mend",
         phase="record",

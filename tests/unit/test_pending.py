@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from schemas.calls import AttemptKey
+from schemas.common import ArtifactRef
 from schemas.flow import Human
+from schemas.handoff import Savepoint
 from schemas.messages import Approve, ExtendBudget, Reject, Resume
 from schemas.questions import CallRequest, Given, Question, QuestionItem
-from schemas.run import FlowInput
-from schemas.run_state import Asked, LegalAnswer, ReceiptPlace, RunState, Waiting
+from schemas.run import FlowInput, StepSummary
+from schemas.run_state import Asked, LegalAnswer, PartialView, ReceiptPlace, RunState, Waiting
 from workflows.messages import Situation, legal_now, parse, refusal
 from workflows.pending import answers, command, next_command, pending_items
 from workflows.words import MAX_SAID_CHARS, action, call_reason, said, silence, together
@@ -174,6 +176,38 @@ def test_a_step_is_accepted_as_it_is_only_where_something_was_done_in_it(
     state = STATE.model_copy(update={"visits": {"mend": 2}, "receipts": done})
     listed = answers(state, Waiting(kind="human", since=NOW), situation("human"))
     assert [one.help for one in listed] == ["start the step again", expected, "end the run"]
+
+
+@pytest.mark.parametrize(
+    ("left", "more", "edits"),
+    [
+        ({}, {}, "; edits stay in a savepoint"),
+        ({"savepoint": None}, {}, ""),
+        ({"attempt": 1}, {}, ""),
+        ({"visit": 1}, {}, ""),
+        ({"step_id": "end"}, {}, ""),
+        ({"savepoint": None}, {"live": True}, "; edits stay in a savepoint"),
+    ],
+)
+@pytest.mark.parametrize("can_continue", [True, False])
+def test_who_may_leave_a_step_reads_that_what_was_stopped_in_it_stays_in_its_savepoint(
+    left: dict[str, Any], more: dict[str, Any], edits: str, can_continue: bool
+) -> None:
+    ref = ArtifactRef(uri="", sha256="0" * 64, bytes=0)
+    savepoint = Savepoint(ref="refs/stepwise/r-1/1", commit="c")
+    stopped = {"step_id": "mend", "visit": 2, "attempt": 3, "savepoint": savepoint, **left}
+    state = STATE.model_copy(
+        update={
+            "visits": {"mend": 2},
+            "steps": {"mend": StepSummary(step_id="mend", visits=2, attempts=3)},
+            "partial": PartialView(ref=ref, ended="interrupted", **stopped),
+        }
+    )
+    waiting = Waiting(kind="human", since=NOW, can_continue=can_continue)
+    helps = [one.help for one in answers(state, waiting, situation("human", **more))]
+    assert f"leave the step out{edits}" in helps
+    last = [one.help for one in answers(state, waiting, situation("human", following=None, **more))]
+    assert f"go to the step that you name{edits}" in last
 
 
 def test_a_run_that_works_can_be_paused_and_one_to_be_paused_goes_on_and_one_that_ended_has_a_result() -> (

@@ -22,6 +22,8 @@ from transports.port import Emit
 
 _BLOCKED_HEAD: Final = re.compile(r"\ATool execution (?:denied by policy\.|blocked:)\s*")
 _CODE: Final = re.compile(r"\A[A-Za-z][A-Za-z0-9_]*: ")
+_UNASKED: Final = frozenset({"invalid_tool_params", "tool_not_registered"})
+"""Errors of calls that the program finds before it asks its hook."""
 _OUTSIDE: Final = "Path not in workspace"
 _BUILD_FILE: Final = "build configuration files"
 _LABEL: Final = re.compile(r"(Exit Code|Signal|Background PIDs|Process Group PGID): (.*)")
@@ -40,7 +42,7 @@ class _Open:
 
 @dataclass
 class Stream:
-    """Takes the lines of one process. ``ran`` counts the calls that were made, by tool.
+    """Takes the lines of one process. ``on_made`` hears of each call that was made, and whether it succeeded.
 
     ``result`` is the terminal event, None while there is none; ``warned`` the last error or warning that was said;
     ``garbage`` counts lines that are no events.
@@ -49,7 +51,7 @@ class Stream:
     emit: Emit
     tail: Tail
     on_usage: Callable[[Usage], None]
-    on_ran: Callable[[str], None]
+    on_made: Callable[[str, Mapping[str, Any], bool], None]
     judge: Callable[[str, Mapping[str, Any]], Verdict]
     result: Mapping[str, Any] | None = None
     warned: str = ""
@@ -138,8 +140,8 @@ class Stream:
             self._report(call_id, success=False, output="", blocked=blocked)
             return
         success, output = event.get("status") == "success", str(event.get("output") or said)
-        if success:
-            self.on_ran(call.tool)
+        if kind not in _UNASKED:
+            self.on_made(call.tool, call.arguments, success)
         # Of a file that was read the stream says nothing.
         if success and (call.tool == SHELL or not output):
             self._unsettled[call_id] = output

@@ -88,10 +88,9 @@ class Turn:
         self._over = asyncio.Event()
         self._tokens = 0
         self._pauses = Pauses()
-        self._ran: dict[str, int] = {}
         self._tail = Tail(home.chats, session_id)
         self._gate = Gate(home.home / "gate", self._decide)
-        self._stream = Stream(emit, self._tail, self._count_tokens, self._count_run, self._judge)
+        self._stream = Stream(emit, self._tail, self._count_tokens, self._made, self._judge)
 
     async def run(self, prompt: str, *, resumes: bool) -> tuple[WorkOutcome, str]:
         """Return how it ended and the text of its answer; one that ``resumes`` needs the session's file.
@@ -205,10 +204,9 @@ class Turn:
         if self._max_tokens is not None and self._tokens >= self._max_tokens:
             self._finish(WorkOutcome(end="budget", stop_reason="tokens"))
 
-    def _count_run(self, tool: str) -> None:
-        """Note a call that was made; one that the gate did not let pass ends the turn."""
-        self._ran[tool] = self._ran.get(tool, 0) + 1
-        if self._ran[tool] > self._gate.passed.get(tool, 0):
+    def _made(self, tool: str, arguments: Mapping[str, Any], success: bool) -> None:
+        """Take back the pass of a call that was made; one that succeeded without any ends the turn."""
+        if not self._gate.use_up(tool, arguments) and success:
             error = ErrorEnvelope(
                 code="policy_bypassed",
                 message=f"Gemini CLI made a call of {tool} that its hook did not ask about: only the floor was kept",

@@ -45,7 +45,7 @@ class Stream:
     """Takes the lines of one process. ``on_made`` hears of each call that was made, and whether it succeeded.
 
     ``result`` is the terminal event, None while there is none; ``warned`` the last error or warning that was said;
-    ``garbage`` counts lines that are no events.
+    ``answered`` says that the model said or called something; ``garbage`` counts lines that are no events.
     """
 
     emit: Emit
@@ -55,10 +55,12 @@ class Stream:
     judge: Callable[[str, Mapping[str, Any]], Verdict]
     result: Mapping[str, Any] | None = None
     warned: str = ""
+    answered: bool = False
     garbage: int = 0
     started: bool = False
     _open: dict[str, _Open] = field(default_factory=dict)
     _unsettled: dict[str, str] = field(default_factory=dict)
+    _silent: bool = False
 
     def take(self, line: bytes) -> None:
         """Take one line."""
@@ -72,10 +74,13 @@ class Stream:
         self.started = True
         match event.get("type"):
             case "message" if event.get("role") == "assistant" and event.get("content"):
+                self.answered, self._silent = True, False
                 self.emit(TextEvent(text=str(event["content"])))
             case "tool_use":
+                self.answered = True
                 self._tool_use(event)
             case "tool_result":
+                self._silent = True
                 self._tool_result(event)
             case "error":
                 self.warned = str(event.get("message", ""))
@@ -89,6 +94,11 @@ class Stream:
     def unsettled(self) -> bool:
         """Whether calls have ended of which only the session's file can tell how, or what they said."""
         return bool(self._unsettled)
+
+    @property
+    def unread(self) -> bool:
+        """Whether calls have ended and the model was not asked again: it said nothing, and no answer is on record."""
+        return self._silent and self.tail.waiting
 
     def count(self, *, settle: bool = False) -> None:
         """Report what the session's file says is new; with ``settle`` also calls of which it says nothing."""

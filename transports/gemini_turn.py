@@ -19,7 +19,7 @@ from schemas.events import RateLimited
 from schemas.questions import CallDecision, CallRequest, call_signature, code_of_denial
 from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
-from transports.gemini_finish import cut_short
+from transports.gemini_finish import Success, cut_short, not_done
 from transports.gemini_gate import Gate
 from transports.gemini_home import DEFAULT_MODEL, Home, escape_prompt
 from transports.gemini_log import SessionLost, Tail, make_resumable
@@ -251,16 +251,24 @@ class Turn:
 
     # Its end.
 
+    def _missing(self, result: Mapping[str, Any] | None) -> ErrorEnvelope | None:
+        stream = self._stream
+        return not_done(Success(stream.warned, stream.answered, stream.unread, (result or {}).get("stats")))
+
     def _outcome(self, finished: Finished) -> WorkOutcome:
         """Return how it ended, by the terminal event: the exit code alone proves nothing."""
         result = self._stream.result
         success = result is not None and result.get("status") == "success"
-        if self._ends is not None and not (success and self._ends.end == "budget"):
+        missing = self._missing(result) if success else None
+        completed = success and missing is None
+        if self._ends is not None and not (completed and self._ends.end == "budget"):
             return self._ends
-        if success:
+        if completed:
             return WorkOutcome(end="completed")
         if self._stop.is_set():
             raise Stopped
+        if missing is not None:
+            return WorkOutcome(end="failed", stop_reason=missing.code, error=missing)
         said = (result or {}).get("error")
         said = said if isinstance(said, dict) else {}
         found = classify(

@@ -85,14 +85,24 @@ class Review(Closed):
 
 
 class History:
-    """The messages of an attempt as the developer model is shown them, the newest last."""
+    """The messages of an attempt as the developer model is shown them, the newest last.
+
+    Some agents tell what they say piece by piece: pieces with nothing in between are one message.
+    """
 
     def __init__(self) -> None:
         self._messages: deque[str] = deque()
         self._chars = 0
+        self._pieces: list[str] = []
 
     def hear(self, event: TransportEvent) -> None:
         """Take one event."""
+        if isinstance(event, TextEvent) and event.role == "assistant":
+            self._pieces.append(event.text)
+            return
+        for message in self._said():
+            self._add(message)
+        self._pieces.clear()
         if isinstance(event, TextEvent):
             self._add(f"[{event.role}] {event.text}")
         elif isinstance(event, ToolEnded):
@@ -102,14 +112,23 @@ class History:
 
     def last(self, count: int | None) -> list[str]:
         """Return the last messages; all that is kept for None."""
-        return list(self._messages)[-count:] if count else list(self._messages)
+        messages = [*self._messages, *self._said()]
+        return messages[-count:] if count else messages
+
+    def _said(self) -> list[str]:
+        """Return what the agent is saying, as one message; none while it says nothing."""
+        return [_shown(f"[assistant] {''.join(self._pieces)}")] if self._pieces else []
 
     def _add(self, message: str) -> None:
-        message = cut(message, _MAX_MESSAGE_CHARS)
+        message = _shown(message)
         self._messages.append(message)
         self._chars += len(message)
         while self._chars > MAX_HISTORY_CHARS:
             self._chars -= len(self._messages.popleft())
+
+
+def _shown(message: str) -> str:
+    return cut(message, _MAX_MESSAGE_CHARS)
 
 
 @dataclass(frozen=True)

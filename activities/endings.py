@@ -30,6 +30,7 @@ NO_ANSWER: Final = frozenset(
             "too_many_denials",
             "max_turns",
             "turns_exhausted",
+            "agent_looped",
         ),
         # The provider takes no more of this conversation: it would not the next time.
         *("bad_request", "request_too_large", "context_overflow", "context_window_exceeded", "output_limit"),

@@ -131,6 +131,7 @@ PATTERNS: Final[tuple[str, ...]] = (
     f"{_INTEGRATION}test_real_agents.py::*[gemini-cli]",
     f"{_INTEGRATION}test_handover.py::*[claude-sdk-to-gemini-cli]",
     f"{_INTEGRATION}test_gemini_session.py::*",
+    f"{_INTEGRATION}test_gemini_endings.py::*",
     *(f"{_INTEGRATION}test_gemini_floor.py::{what}*" for what in _GEMINIS_OWN),
     f"{_INTEGRATION}test_handover.py::*[gemini-cli-to-claude-cli]",
     f"{_INTEGRATION}test_handover.py::*[codex-to-claude-sdk]",

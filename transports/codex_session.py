@@ -109,6 +109,8 @@ class CodexSession:
             result = StructuredResult(value=None, error=_envelope_of(error))
         if result.rate_limited:
             emit(RateLimited(reset_at=result.retry_at, message=result.error.message if result.error else ""))
+        if result.error is not None:
+            emit(ErrorEvent(error=result.error))
         emit(TurnEnded(stop_reason=result.error.code if result.error else "completed"))
         return result
 

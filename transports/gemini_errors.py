@@ -75,7 +75,12 @@ _LOST_CONNECTION: Final = re.compile(
 _NO_PROTOCOL: Final = re.compile(
     r"Incomplete JSON segment|in JSON at position|is not valid JSON", re.IGNORECASE
 )
-_EMPTY: Final = re.compile(r"empty response", re.IGNORECASE)
+_EMPTY: Final = re.compile(r"empty (?:text )?response|no final response text", re.IGNORECASE)
+_NO_ROOM: Final = re.compile(r"\AModel response was truncated")
+_BLOCKED: Final = re.compile(r"\AThe model response was blocked due to ")
+# What the program says when it stops a turn: the word of its end may be "success" all the same.
+_LOOPED: Final = re.compile(r"\ALoop detected, stopping")
+_TURNS_USED: Final = re.compile(r"\AMaximum session turns exceeded")
 _SAID: Final = re.compile(r"\A\[API Error: (.*?)\]?\Z", re.DOTALL)
 _MAX_MESSAGE: Final = 600
 _UNKNOWN_MODEL: Final = 404
@@ -87,9 +92,10 @@ _INPUT_EXIT: Final = 42
 _NOT_RESUMED: Final = "Error resuming session"
 _TURNS_EXIT: Final = 53
 _NO_SPACE_EXIT: Final = 54
-# The program advises a change of its settings, which are ours.
+# The program advises a change of its settings, which are ours, or says no more than that it stopped.
 _OWN_WORDS: Final = {
-    "turns_exhausted": "the model answered as often as it may in one turn; the session goes on in the next attempt"
+    "agent_looped": "the model repeated itself, also after it was told so, and the program stopped the turn",
+    "turns_exhausted": "the model answered as often as it may in one turn; the session goes on in the next attempt",
 }
 
 
@@ -98,7 +104,8 @@ def classify(failure: Failure) -> Classified:
 
     Codes: ``auth_failed``, ``model_not_found``, ``context_overflow``, ``bad_request``, ``quota_exhausted``,
     ``rate_limited``, ``server_error``, ``connection_lost``, ``protocol_error``, ``empty_response``,
-    ``turns_exhausted``, ``disk_full``, ``session_lost``, ``agent_crashed``, ``agent_failed``.
+    ``answer_incomplete``, ``refused_by_provider``, ``turns_exhausted``, ``agent_looped``, ``disk_full``,
+    ``session_lost``, ``agent_crashed``, ``agent_failed``.
     """
     # What stands before may be said by tools, in the words of anybody.
     _, found, report = failure.stderr.rpartition(_REPORT)
@@ -112,6 +119,11 @@ def classify(failure: Failure) -> Classified:
 
 _Applies = Callable[[Failure, int | None, str], bool]
 _Rule = tuple[_Applies, str, bool, str]
+
+
+def stopped_by_itself(warned: str) -> bool:
+    """Tell whether the program stopped its model, by the last error or warning of its stream."""
+    return _LOOPED.search(warned) is not None or _TURNS_USED.search(warned) is not None
 
 
 def _when(pattern: re.Pattern[str]) -> _Applies:
@@ -139,6 +151,8 @@ _RULES: Final[tuple[_Rule, ...]] = (
         False,
         "name a model that this key may use",
     ),
+    # In its words the program guesses at the context window: it knows no more than that no text came.
+    (_when(_EMPTY), "empty_response", True, ""),
     (
         _when(_CONTEXT),
         "context_overflow",
@@ -156,9 +170,15 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (lambda _f, status, _t: status in _CLIENT_ERRORS, "bad_request", False, ""),
     (_when(_LOST_CONNECTION), "connection_lost", True, ""),
     (_when(_NO_PROTOCOL), "protocol_error", True, "what answers at GOOGLE_GEMINI_BASE_URL is no Gemini API"),
-    (_when(_EMPTY), "empty_response", True, ""),
+    (_when(_NO_ROOM), "answer_incomplete", True, ""),
+    (_when(_BLOCKED), "refused_by_provider", False, ""),
+    (_when(_LOOPED), "agent_looped", True, ""),
     (
-        lambda failure, _s, _t: failure.exit_code == _TURNS_EXIT or failure.kind == "FatalTurnLimitedError",
+        lambda failure, _s, text: (
+            failure.exit_code == _TURNS_EXIT
+            or failure.kind == "FatalTurnLimitedError"
+            or _TURNS_USED.search(text) is not None
+        ),
         "turns_exhausted",
         True,
         "",

@@ -1,16 +1,19 @@
-"""Why Gemini CLI's model stopped: its stream calls an answer that was cut off a success, its telemetry says it was not.
+"""Why a turn that Gemini CLI calls a success is none: it was stopped, its model was not asked, or was cut off.
 
-The program writes that to a file, which leaves the machine no more than its sessions do, and holds what they hold.
+What of that its stream does not say stands in its telemetry. The program writes it to a file, which leaves the machine
+no more than its sessions do, and holds what they hold.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from schemas.envelopes import ErrorEnvelope
+from transports.gemini_errors import Failure, classify, stopped_by_itself
 
 # A key stands alone at the beginning of its line: in a text of a model its quotes would be escaped.
 _REASONS: Final = re.compile(rb'^\s*"finish_reasons": \[([^\]]*)\],\s*"role": "main"', re.MULTILINE)
@@ -25,6 +28,45 @@ _CUT: Final[Mapping[bytes, ErrorEnvelope]] = {
         message="Gemini CLI: the answer was cut off: the provider would not let the model say more",
     ),
 }
+_NOT_ASKED: Final = ErrorEnvelope(
+    code="context_overflow",
+    message="Gemini CLI: what its model was to read is longer than it takes, so it was not asked (give it less to read, "
+    "or start the session anew)",
+)
+_NO_ANSWER: Final = ErrorEnvelope(
+    code="agent_failed",
+    message="Gemini CLI: the turn was called a success, and the model had answered nothing in it",
+    retryable=True,
+)
+
+
+@dataclass(frozen=True)
+class Success:
+    """What is known of a turn that the program calls a success.
+
+    ``warned`` is the last error or warning it told, ``answered`` says that the model said or called something,
+    ``unread`` that it was not asked again after its last calls had ended; ``stats`` are the totals of the end.
+    """
+
+    warned: str
+    answered: bool
+    unread: bool
+    stats: Any = None
+
+
+def not_done(success: Success) -> ErrorEnvelope | None:
+    """Return why a success is none, None for one that is.
+
+    The program asks its model nothing where the request would not fit, and says nothing of that: the turn just ends.
+    """
+    if stopped_by_itself(success.warned):
+        return classify(Failure(success.warned)).error
+    if success.unread:
+        return _NOT_ASKED
+    if success.answered:
+        return None
+    asked = not isinstance(success.stats, dict) or success.stats.get("models") != {}
+    return _NO_ANSWER if asked else _NOT_ASKED
 
 
 def settings(file: Path) -> dict[str, Any]:

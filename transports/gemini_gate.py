@@ -7,12 +7,14 @@ import contextlib
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from schemas.json_text import parse_json
+from schemas.questions import call_signature
 from transports import gemini_hook
 from transports.gemini_hook import DENY, GONE, WORD
 
@@ -31,14 +33,22 @@ Decide = Callable[[str, Mapping[str, Any]], Awaitable[str | None]]
 
 
 class Gate:
-    """Listens on a socket in ``folder`` while it is entered; ``passed`` counts the calls it let pass, by tool."""
+    """Listens on a socket in ``folder`` while it is entered, and knows which calls it let pass."""
 
     def __init__(self, folder: Path, decide: Decide) -> None:
         self._folder = folder
         self._decide = decide
         self._server: asyncio.Server | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        self.passed: dict[str, int] = {}
+        self._passed: Counter[str] = Counter()
+
+    def use_up(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether a call that was made had been let pass; each pass is good for one call with these arguments."""
+        signature = call_signature(tool, arguments)
+        if not self._passed[signature]:
+            return False
+        self._passed[signature] -= 1
+        return True
 
     @property
     def command(self) -> str:
@@ -104,7 +114,7 @@ class Gate:
             return f"policy_error: {type(error).__name__}".encode()
         if denied is not None:
             return denied.encode("utf-8", "replace")
-        self.passed[tool] = self.passed.get(tool, 0) + 1
+        self._passed[call_signature(tool, arguments)] += 1
         return WORD
 
 

@@ -184,13 +184,17 @@ def _parsed(line: bytes) -> Record | None:
 
 @dataclass
 class Tail:
-    """What a session file says that is new: read on with each ``look``, which costs only that."""
+    """What a session file says that is new: read on with each ``look``, which costs only that.
+
+    ``waiting`` says that the last answer of the model made calls: it has not been asked since they ended.
+    """
 
     chats: Path
     session_id: str
     used: Usage = field(default_factory=Usage)
     outputs: dict[str, str] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
+    waiting: bool = False
 
     def __post_init__(self) -> None:
         self._path: Path | None = None
@@ -234,6 +238,7 @@ class Tail:
         for call in record.get("toolCalls") or []:
             if isinstance(call, dict) and isinstance(call.get("id"), str):
                 self.outputs[call["id"]] = _output_of(call)
+        self.waiting = bool(_calls(record))
         self.said[message_id] = "".join(
             str(part.get("text", "")) for part in _parts(record) if not part.get("thought")
         )

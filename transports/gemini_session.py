@@ -100,6 +100,8 @@ class GeminiSession:
             result = await self._play(self._structured(prompt, schema, emit, timeout_s=timeout_s))
         except Exception as error:  # noqa: BLE001 - the port promises a result, whatever goes wrong
             result = StructuredResult(value=None, error=_outcome_of(error).error)
+        if result.error is not None:
+            emit(ErrorEvent(error=result.error))
         emit(TurnEnded(stop_reason=result.error.code if result.error else "completed"))
         return result
 

@@ -22,6 +22,8 @@ from transports.port import Emit
 
 _BLOCKED_HEAD: Final = re.compile(r"\ATool execution (?:denied by policy\.|blocked:)\s*")
 _CODE: Final = re.compile(r"\A[A-Za-z][A-Za-z0-9_]*: ")
+_UNASKED: Final = frozenset({"invalid_tool_params", "tool_not_registered"})
+"""Errors of calls that the program finds before it asks its hook."""
 _OUTSIDE: Final = "Path not in workspace"
 _BUILD_FILE: Final = "build configuration files"
 _LABEL: Final = re.compile(r"(Exit Code|Signal|Background PIDs|Process Group PGID): (.*)")
@@ -40,23 +42,25 @@ class _Open:
 
 @dataclass
 class Stream:
-    """Takes the lines of one process. ``ran`` counts the calls that were made, by tool.
+    """Takes the lines of one process. ``on_made`` hears of each call that was made, and whether it succeeded.
 
     ``result`` is the terminal event, None while there is none; ``warned`` the last error or warning that was said;
-    ``garbage`` counts lines that are no events.
+    ``answered`` says that the model said or called something; ``garbage`` counts lines that are no events.
     """
 
     emit: Emit
     tail: Tail
     on_usage: Callable[[Usage], None]
-    on_ran: Callable[[str], None]
+    on_made: Callable[[str, Mapping[str, Any], bool], None]
     judge: Callable[[str, Mapping[str, Any]], Verdict]
     result: Mapping[str, Any] | None = None
     warned: str = ""
+    answered: bool = False
     garbage: int = 0
     started: bool = False
     _open: dict[str, _Open] = field(default_factory=dict)
     _unsettled: dict[str, str] = field(default_factory=dict)
+    _silent: bool = False
 
     def take(self, line: bytes) -> None:
         """Take one line."""
@@ -70,10 +74,13 @@ class Stream:
         self.started = True
         match event.get("type"):
             case "message" if event.get("role") == "assistant" and event.get("content"):
+                self.answered, self._silent = True, False
                 self.emit(TextEvent(text=str(event["content"])))
             case "tool_use":
+                self.answered = True
                 self._tool_use(event)
             case "tool_result":
+                self._silent = True
                 self._tool_result(event)
             case "error":
                 self.warned = str(event.get("message", ""))
@@ -87,6 +94,11 @@ class Stream:
     def unsettled(self) -> bool:
         """Whether calls have ended of which only the session's file can tell how, or what they said."""
         return bool(self._unsettled)
+
+    @property
+    def unread(self) -> bool:
+        """Whether calls have ended and the model was not asked again: it said nothing, and no answer is on record."""
+        return self._silent and self.tail.waiting
 
     def count(self, *, settle: bool = False) -> None:
         """Report what the session's file says is new; with ``settle`` also calls of which it says nothing."""
@@ -138,8 +150,8 @@ class Stream:
             self._report(call_id, success=False, output="", blocked=blocked)
             return
         success, output = event.get("status") == "success", str(event.get("output") or said)
-        if success:
-            self.on_ran(call.tool)
+        if kind not in _UNASKED:
+            self.on_made(call.tool, call.arguments, success)
         # Of a file that was read the stream says nothing.
         if success and (call.tool == SHELL or not output):
             self._unsettled[call_id] = output

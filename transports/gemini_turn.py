@@ -19,7 +19,7 @@ from schemas.events import RateLimited
 from schemas.questions import CallDecision, CallRequest, call_signature, code_of_denial
 from system.processes import Child, Finished, LineTooLong, StdinClosed
 from transports.gemini_errors import Failure, classify
-from transports.gemini_finish import cut_short
+from transports.gemini_finish import Success, cut_short, not_done
 from transports.gemini_gate import Gate
 from transports.gemini_home import DEFAULT_MODEL, Home, escape_prompt
 from transports.gemini_log import SessionLost, Tail, make_resumable
@@ -86,10 +86,9 @@ class Turn:
         self._over = asyncio.Event()
         self._tokens = 0
         self._pauses = Pauses()
-        self._ran: dict[str, int] = {}
         self._tail = Tail(home.chats, session_id)
         self._gate = Gate(home.home / "gate", self._decide)
-        self._stream = Stream(emit, self._tail, self._count_tokens, self._count_run, self._judge)
+        self._stream = Stream(emit, self._tail, self._count_tokens, self._made, self._judge)
 
     async def run(self, prompt: str, *, resumes: bool) -> tuple[WorkOutcome, str]:
         """Return how it ended and the text of its answer; one that ``resumes`` needs the session's file.
@@ -203,10 +202,9 @@ class Turn:
         if self._max_tokens is not None and self._tokens >= self._max_tokens:
             self._finish(WorkOutcome(end="budget", stop_reason="tokens"))
 
-    def _count_run(self, tool: str) -> None:
-        """Note a call that was made; one that the gate did not let pass ends the turn."""
-        self._ran[tool] = self._ran.get(tool, 0) + 1
-        if self._ran[tool] > self._gate.passed.get(tool, 0):
+    def _made(self, tool: str, arguments: Mapping[str, Any], success: bool) -> None:
+        """Take back the pass of a call that was made; one that succeeded without any ends the turn."""
+        if not self._gate.use_up(tool, arguments) and success:
             error = ErrorEnvelope(
                 code="policy_bypassed",
                 message=f"Gemini CLI made a call of {tool} that its hook did not ask about: only the floor was kept",
@@ -251,16 +249,24 @@ class Turn:
 
     # Its end.
 
+    def _missing(self, result: Mapping[str, Any] | None) -> ErrorEnvelope | None:
+        stream = self._stream
+        return not_done(Success(stream.warned, stream.answered, stream.unread, (result or {}).get("stats")))
+
     def _outcome(self, finished: Finished) -> WorkOutcome:
         """Return how it ended, by the terminal event: the exit code alone proves nothing."""
         result = self._stream.result
         success = result is not None and result.get("status") == "success"
-        if self._ends is not None and not (success and self._ends.end == "budget"):
+        missing = self._missing(result) if success else None
+        completed = success and missing is None
+        if self._ends is not None and not (completed and self._ends.end == "budget"):
             return self._ends
-        if success:
+        if completed:
             return WorkOutcome(end="completed")
         if self._stop.is_set():
             raise Stopped
+        if missing is not None:
+            return WorkOutcome(end="failed", stop_reason=missing.code, error=missing)
         said = (result or {}).get("error")
         said = said if isinstance(said, dict) else {}
         found = classify(

@@ -286,6 +286,8 @@ async def test_an_answer_that_takes_too_long_is_given_up_and_the_session_lives(t
             result = await session.structured("Sum up.", HandoffDraft, events.append, timeout_s=1)
             assert result.error is not None
             assert result.error.code == "structured_timeout"
+            assert [event.error for event in events if event.kind == "error"] == [result.error]
+            assert [event.kind for event in events[-2:]] == ["error", "turn_ended"]
             result = await session.structured("Sum up.", HandoffDraft, events.append, timeout_s=30)
             assert result.value == dict(DRAFT)
 

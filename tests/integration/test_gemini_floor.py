@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from gemini_kit import GeminiBench, calls_of, needs_gemini, serving
 from harmless import FORK_BOMB, Harmless
-from model_servers.script import Call, Part, Run, Write, in_order, turn
+from model_servers.script import Call, Edit, Part, Run, Write, in_order, turn
 
 from system import processes
 from system.leftovers import RUN_VARIABLE
@@ -80,6 +80,56 @@ async def test_the_floor_holds_without_a_hook(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "workspace" / "ran").exists()
     assert outcome.error is not None
     assert outcome.error.code == "policy_bypassed"
+
+
+FAILED: tuple[Part, Part] = (Edit("a.txt", "not there", "b"), Edit("a.txt", "a", "b"))
+BLOCKED: tuple[Part, Part] = (Write("Makefile", "all:\n"), Write("a.txt", "b\n"))
+
+
+@needs_gemini
+@pytest.mark.parametrize("calls", [FAILED, BLOCKED], ids=["failed", "blocked"])
+async def test_a_call_that_nobody_judged_is_seen_behind_one_that_was_judged(
+    calls: tuple[Part, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "a.txt").write_text("a\n")
+    command = Gate.command.fget  # type: ignore[attr-defined]
+    judged = tmp_path / "judged"
+    once = f"[ -e {judged} ] && exit 7; touch {judged}; "
+    monkeypatch.setattr(Gate, "command", property(lambda gate: once + command(gate)))
+    with serving(in_order(*(turn(call) for call in calls)), monkeypatch):
+        outcome, heard = await work(GeminiBench(tmp_path))
+    assert len(calls_of(heard.events)) == 2
+    assert outcome.error is not None
+    assert outcome.error.code == "policy_bypassed"
+
+
+@needs_gemini
+async def test_a_call_is_the_same_for_the_hook_and_in_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "a.txt").write_text("one é\ntwo\n")
+    odd = {"command": "echo", "description": "a", "is_background": False, "more": [1.0, 1e20, None, "é"]}
+    parts: list[Part] = [
+        Write("b.txt", "```\n\ttext \\n\r\n```\n"),
+        Edit("a.txt", "two", "three"),
+        Edit("a.txt", "not there", "b"),
+        Run("echo $HOME 'é' \\"),
+        Call("run_shell_command", odd),
+        Call("read_file", {"file_path": "a.txt", "start_line": 1, "end_line": 1}),
+        Call("read_file", {"file_path": "none.txt"}),
+        Call("list_directory", {"dir_path": ".", "ignore": ["b*"]}),
+        Call("glob", {"pattern": "*.txt", "case_sensitive": False}),
+        Call("grep_search", {"pattern": "one", "names_only": False}),
+        Call("list_background_processes", {}),
+        Call("read_background_output", {"pid": 1}),
+    ]
+    with serving(in_order(turn(*parts)), monkeypatch):
+        outcome, heard = await work(GeminiBench(tmp_path))
+    assert {call.tool_name for call in calls_of(heard.events)} == set(ALLOWED_TOOLS)
+    assert len(calls_of(heard.events)) == len(parts)
+    assert outcome.end == "completed", outcome.error
 
 
 @needs_gemini
@@ -237,7 +287,8 @@ async def test_the_hook_says_what_the_gate_says(tmp_path: Path) -> None:
         assert (await hook(gate, b"no JSON"))[0] == 2
         assert (await hook(gate, b"[1]"))[0] == 2
         assert (await hook(gate, call_of("good", text="x" * 3_000_000)))[0] == 0
-        assert gate.passed == {"good": 2}
+        assert not gate.use_up("bad", {})
+        assert [gate.use_up("good", {"a": 1}) for _ in range(2)] == [True, False]
     assert asked[0] == ("good", {"a": 1})
     code, said = await hook(gate, call_of("good"))
     assert (code, "policy_unavailable" in said) == (2, True)

@@ -21,6 +21,7 @@ from model_servers.script import (
     Reply,
     Run,
     Seen,
+    Think,
     Tokens,
     Turn,
     Write,
@@ -186,6 +187,9 @@ async def test_a_prompt_arrives_as_text(prompt: str, tmp_path: Path, monkeypatch
         (turn(), "failed", "empty_response"),
         (turn("I begin, and", end="no_room"), "failed", "answer_incomplete"),
         (turn("I begin, and", end="refused"), "failed", "refused_by_provider"),
+        (turn(end="no_room"), "failed", "answer_incomplete"),
+        (turn(end="refused"), "failed", "refused_by_provider"),
+        (turn(Think("hm")), "failed", "empty_response"),
     ],
     ids=str,
 )
@@ -373,13 +377,15 @@ async def test_a_program_that_lies_or_says_nothing_is_a_failure(tmp_path: Path) 
         ("kill -9 $$", "agent_crashed"),
         ("""echo '{"type":"result","status":"error"}'""", "agent_failed"),
         ("""echo '{"type":"tool_result","tool_id":"unknown","status":"success"}'; exit 1""", "agent_crashed"),
+        ("""echo '{"type":"result","status":"success"}'""", "agent_failed"),
     ]
     for text, code in lies:
         outcome, heard = await work(program(text))
         assert outcome.error is not None
         assert outcome.error.code == code, text
         assert [event.kind for event in heard.events] == ["session_opened", "error", "turn_ended"]
-    ok = """echo '{"type":"result","status":"success"}'; exit 7"""
+    said = """echo '{"type":"message","role":"assistant","content":"Done."}'"""
+    ok = f"""{said}; echo '{{"type":"result","status":"success"}}'; exit 7"""
     assert (await work(program(ok)))[0].end == "completed"
 
 

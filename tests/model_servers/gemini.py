@@ -72,6 +72,7 @@ class GeminiServer(ModelServer):
             schema=_schema(body),
             raw=body,
             headers=headers,
+            streams=found["method"] == "streamGenerateContent",
         )
         texts, calls = _conversation(body.get("contents"))
         return replace(seen, texts=tuple(texts), calls=tuple(calls))
@@ -84,6 +85,11 @@ class GeminiServer(ModelServer):
             yield event(_chunk(parts, seen, turn if last else None))
         if not chunks:
             yield event(_chunk([], seen, turn))
+
+    def whole(self, turn: Turn, seen: Seen) -> bytes:
+        """Return the one body of ``:generateContent``: all parts in one candidate."""
+        parts = [part for one in turn.parts for chunk in _chunks(one, seen) for part in chunk]
+        return json.dumps(_chunk(parts, seen, turn)).encode()
 
     def error(self, status: int, message: str) -> bytes:
         """Return an error as Google's servers word it."""

@@ -152,7 +152,7 @@ class Seen:
 
     ``texts`` are (role, text) pairs in their order, roles ``user``, ``assistant`` and ``system``; ``tools`` are the
     names of the declared tools; ``schema`` is the JSON Schema the whole answer is to have, if one was asked for;
-    ``raw`` is the request itself.
+    ``raw`` is the request itself; ``streams`` says that the answer is to come as a stream, not as one body.
     """
 
     model: str
@@ -163,6 +163,7 @@ class Seen:
     schema: Mapping[str, Any] | None
     raw: Mapping[str, Any]
     headers: Mapping[str, str]
+    streams: bool = True
 
     @property
     def asked(self) -> str:

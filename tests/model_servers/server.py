@@ -58,6 +58,10 @@ class ModelServer(ABC):
     def stream(self, turn: Turn, seen: Seen) -> Iterable[bytes]:
         """Return the events of an answer as they stand on the wire. Raises Unexpected for a tool nobody declared."""
 
+    def whole(self, turn: Turn, seen: Seen) -> bytes:
+        """Return an answer that was not asked for as a stream. Raises Unexpected, as ``stream`` does."""
+        raise Unexpected(f"no stream was asked of {seen.model}, and only streams are served here: {turn}")
+
     @abstractmethod
     def error(self, status: int, message: str) -> bytes:
         """Return the body of an HTTP error in the provider's words."""
@@ -141,12 +145,21 @@ class ModelServer(ABC):
             self._send_stream(http, Turn(()), iter([reply.body]))
             return
         try:
+            if not found.streams:
+                _send(http, 200, self._body(reply, found))
+                return
             events = self._events(reply, found)
         except Unexpected as error:
             self.problems.append(str(error))
             _send(http, 400, self.error(400, str(error)))
             return
         self._send_stream(http, reply, iter(events))
+
+    def _body(self, turn: Turn, request: Seen) -> bytes:
+        """Return the body of an answer. Raises Unexpected, also where it is to stop in its midst: it has none."""
+        if turn.cut_after is not None or turn.hang_after is not None:
+            raise Unexpected(f"the script stops a stream, and none was asked for: {turn}")
+        return self.whole(turn, request)
 
     def _events(self, turn: Turn, request: Seen) -> list[bytes]:
         """Return the events of an answer. Raises Unexpected, also where it would end before it is to stop."""

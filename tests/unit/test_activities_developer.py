@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from pydantic import BaseModel
 
 from activities import developer as module
-from activities.developer import Developer
+from activities.developer import LAST_MESSAGES, Developer, History
 from activities.sessions import SessionRegistry
-from schemas.common import SessionMode
+from schemas.common import SessionMode, Usage
+from schemas.events import TextEvent, ToolEnded, ToolStarted, UsageEvent
 from schemas.questions import Question, QuestionItem
+from schemas.tools import NormalizedToolCall
 from transports.port import (
     Availability,
     Emit,
@@ -146,3 +149,38 @@ async def test_it_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:
     answers = await asyncio.gather(*(one.answer(QUESTION, everything=False) for _ in range(5)))
     assert all(answers)
     assert (transport.most, transport.closed) == (1, 5)
+
+
+def test_what_an_agent_says_piece_by_piece_is_one_message() -> None:
+    call = NormalizedToolCall(
+        tool_name="look",
+        input="a.txt",
+        output="red",
+        success=True,
+        source="cli-observed",
+        timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    history = History()
+    history.hear(TextEvent(role="user", text="Go."))
+    history.hear(TextEvent(role="user", text="Begin with a.txt."))
+    for piece in ("I lo", "ok at ", "a.txt."):
+        history.hear(TextEvent(text=piece))
+    history.hear(ToolStarted(call_id="1", tool_name="look"))
+    history.hear(ToolEnded(call=call))
+    history.hear(TextEvent(text="It says "))
+    history.hear(TextEvent(text="red."))
+    history.hear(UsageEvent(usage=Usage(prompt=1)))
+    words = [str(number) for number in range(3 * LAST_MESSAGES)]
+    for word in words:
+        history.hear(TextEvent(text=word))
+        assert history.last(1)[0].endswith(word)
+    assert history.last(LAST_MESSAGES) == [
+        "[user] Go.",
+        "[user] Begin with a.txt.",
+        "[assistant] I look at a.txt.",
+        "[tool look, done] a.txt\nred",
+        "[assistant] It says red.",
+        f"[assistant] {''.join(words)}",
+    ]
+    history.hear(UsageEvent(usage=Usage(prompt=1)))
+    assert history.last(1) == [f"[assistant] {''.join(words)}"]

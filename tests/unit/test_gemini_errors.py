@@ -50,6 +50,27 @@ def api(code: int, message: str = "no") -> str:
         ),
         (Failure("[API Error: Incomplete JSON segment at the end]"), "protocol_error", True),
         (Failure("The model returned an empty response with no text", exit_code=0), "empty_response", True),
+        (
+            Failure(
+                "The model returned reasoning thoughts but no final response text. If your context window is"
+            ),
+            "empty_response",
+            True,
+        ),
+        (
+            Failure("Model response was truncated because it exceeded the token limit."),
+            "answer_incomplete",
+            True,
+        ),
+        (Failure("The model response was blocked due to safety settings."), "refused_by_provider", False),
+        (
+            Failure("The model response was blocked due to other policy settings."),
+            "refused_by_provider",
+            False,
+        ),
+        (Failure("Loop detected, stopping execution"), "agent_looped", True),
+        (Failure("Maximum session turns exceeded"), "turns_exhausted", True),
+        (Failure("[API Error: the text says: Loop detected, stopping execution]"), "agent_failed", True),
         (Failure("too many", kind="FatalTurnLimitedError", exit_code=53), "turns_exhausted", True),
         (Failure(exit_code=54, finished=False), "disk_full", False),
         (

@@ -10,6 +10,7 @@ from http.client import HTTPResponse
 from typing import Any
 
 import pytest
+from model_servers.gemini import GeminiServer
 from model_servers.script import Call, Garbage, HandIn, Refuse, Say, Seen, Tokens, Turn, in_order, turn
 from model_servers.server import ModelServer
 from wire_kit import PROVIDERS, Heard, Provider, ask, asked
@@ -192,6 +193,35 @@ def test_an_answer_of_megabytes_comes_whole(provider: Provider, server: ModelSer
     huge = "x" * 5_000_000
     server.mind = in_order(turn(huge))
     assert texts(ask(server, provider)) == huge
+
+
+WHOLE = "/v1beta/models/gemini-x:generateContent"
+
+
+def test_what_gemini_is_not_asked_to_stream_comes_as_one_body() -> None:
+    parts = (Say(WORDS, pieces=3), Call("look", {"path": "a.txt"}))
+    with GeminiServer(in_order(turn(*parts, tokens=Tokens(70, 20, 5)))) as server:
+        heard = ask(server, PROVIDERS["gemini"], path=WHOLE)
+    assert heard.headers["content-type"] == "application/json"
+    body = json.loads(heard.body)
+    said, called = (
+        body["candidates"][0]["content"]["parts"][:-1],
+        body["candidates"][0]["content"]["parts"][-1],
+    )
+    assert "".join(part["text"] for part in said) == WORDS
+    assert called == {"functionCall": {"name": "look", "args": {"path": "a.txt"}}}
+    assert body["candidates"][0]["finishReason"] == "STOP"
+    assert body["usageMetadata"]["totalTokenCount"] == 75
+    assert [seen.streams for seen in server.seen] == [False]
+
+
+@pytest.mark.parametrize("stops", ["cut_after", "hang_after"])
+def test_a_script_that_stops_an_answer_of_one_body_fails_the_test(stops: str) -> None:
+    with (
+        pytest.raises(AssertionError, match="none was asked for"),
+        GeminiServer(in_order(turn("Well.", **{stops: 0}))) as server,
+    ):
+        assert ask(server, PROVIDERS["gemini"], path=WHOLE).status == 400
 
 
 def test_one_request_after_the_other_is_answered_in_the_order_of_the_script(

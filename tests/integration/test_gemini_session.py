@@ -73,6 +73,12 @@ async def work(bench: GeminiBench, prompt: str = "Do it.", **more: Any) -> tuple
         return await session.work(WorkRequest(prompt), heard.emit), heard
 
 
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the worker a key; who plays the model or the program looks at none."""
+    monkeypatch.setenv("GEMINI_API_KEY", "not-a-real-key")
+
+
 @pytest.mark.parametrize("name", KEYS["google"])
 async def test_each_name_of_the_key_lets_it_reach_its_model(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +188,7 @@ async def test_a_prompt_arrives_as_text(prompt: str, tmp_path: Path, monkeypatch
         (Refuse(400), "failed", "bad_request"),
         (Refuse(404), "failed", "model_not_found"),
         (Refuse(429), "rate_limited", None),
+        (Refuse(429, retry_after=70), "rate_limited", None),
         (Refuse(503), "failed", "server_error"),
         (Garbage(b"<html>no</html>"), "failed", "protocol_error"),
         (turn(), "failed", "empty_response"),
@@ -201,8 +208,7 @@ async def test_what_a_server_answers_is_classified(
     assert (outcome.end, outcome.error and outcome.error.code) == (end, code)
     assert heard.events[-1].kind == "turn_ended"
     assert len(server.seen) == 1
-    if end == "rate_limited":
-        assert outcome.retry_at is not None
+    assert (outcome.retry_at is not None) is (isinstance(reply, Refuse) and reply.retry_after is not None)
 
 
 async def test_without_a_server_the_turn_fails_with_words(

@@ -51,6 +51,12 @@ def warning(text: str) -> Step:
     return (None, {"type": "error", "severity": "warning", "message": text})
 
 
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the worker a key; who plays the model or the program looks at none."""
+    monkeypatch.setenv("GEMINI_API_KEY", "not-a-real-key")
+
+
 USED = success(total_tokens=9, models={"m": {"total_tokens": 9}})
 UNASKED = success(total_tokens=0, models={})
 

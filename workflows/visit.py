@@ -359,6 +359,8 @@ class Visit:
         if outcome.decision == "loop" and outcome.next_step_id == step.id:
             self._at.carry = Carry()
             self._at.partial = self._at.session = None
+            # They were said of calls of an agent whose work is thrown away.
+            self._at.decisions = []
             self._at.spending.begin_anew()
             return None
         return outcome

@@ -11,9 +11,8 @@ from conftest import Rig
 from flow_kit import OK, flow, gate, linear, script, step, turn
 from home_kit import at_home
 from interrupt_kit import begun, until_there
-from run_kit import READ_ONLY, Played, ended, resume, start, update, waiting
+from run_kit import READ_ONLY, Played, ended, replays, resume, start, update, waiting
 
-from cli.replay import load_history, replay_history
 from schemas.scenario import Run
 from transports.port import Emit, WorkOutcome
 from transports.stub_actions import Actor
@@ -53,15 +52,6 @@ def made(result: Played) -> list[str]:
     assert result.git is not None
     path = Path(result.git.workspace) / "made"
     return path.read_text().split() if path.exists() else []
-
-
-async def replays(rig: Rig, name: str, folder: Path) -> bool:
-    shown = await asyncio.to_thread(
-        rig.temporal, "workflow", "show", "--workflow-id", name, "--output", "json"
-    )
-    (folder / "history.json").write_text(shown.stdout, encoding="utf-8")
-    report = await replay_history(load_history(folder / "history.json"))
-    return (report.failure, report.divergence) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class Desk:
     """Where the questions and calls of one attempt's work wait for people, or are answered by the developer model.
 
     ``hold_s`` is how long each is waited for, ``unanswered`` what the step says of questions, ``decisions`` are calls
-    people have decided already. ``say`` shows that somebody is waited for, ``note`` hears of every answer. Its
+    people have decided already; ``spent`` says which of them were used up. ``say`` shows that somebody is waited for, ``note`` hears of every answer. Its
     callbacks never raise.
     """
 
@@ -104,6 +104,8 @@ class Desk:
         self._hold_s = hold_s
         self._unanswered = unanswered
         self._decisions = {decision.signature: decision for decision in decisions}
+        once = any(decision.remember == "once" for decision in self._decisions.values())
+        self.spent: list[str] | None = [] if once else None
         self._say = say
         self._waits: dict[str, _Wait] = {}
         self._given: dict[str, Word] = {}
@@ -167,11 +169,15 @@ class Desk:
         )
 
     async def on_call(self, request: CallRequest) -> CallDecision | Park:
-        """Return what a person says of a call, or has said of it; Park where nobody does in time."""
+        """Return what a person says of a call, or has said of it; Park where nobody does in time.
+
+        What was said of one call is not used up in a turn that is to end: the next one makes it.
+        """
         known = self._decisions.get(request.signature)
-        if known is not None:
-            if known.remember == "once":
-                del self._decisions[request.signature]
+        if known is not None and known.remember == "run":
+            return known
+        if known is not None and self._over is None:
+            self._spend(known)
             return known
         deadline = self._deadline()
         try:
@@ -185,6 +191,11 @@ class Desk:
         if decision.allow and decision.remember == "run":
             self._decisions[request.signature] = decision
         return decision
+
+    def _spend(self, decision: CallDecision) -> None:
+        del self._decisions[decision.signature]
+        if self.spent is not None:
+            self.spent.append(decision.signature)
 
     def shown(self, question: Question) -> Question:
         """Return a question as people see it: bounded and redacted. Raises RedactionFailed."""

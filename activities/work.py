@@ -395,6 +395,8 @@ def _out(attempt: _Attempt, end: TurnEnd, kept: Kept) -> WorkOut:
     more: dict[str, object] = {"waited_ms": waited_ms} if waited_ms else {}
     if end.had:
         more["had"] = end.had
+    if desk.spent is not None:
+        more["spent"] = desk.spent
     if totals and totals.blocked_calls:
         more["blocked_calls"] = list(totals.blocked_calls)
     return out.model_copy(update=more) if more else out

@@ -180,7 +180,8 @@ class WorkOut(Durable):
 
     ``elapsed_ms`` is the agent's own time; ``waited_ms`` that for which it waited for people, in milliseconds.
     ``recorded`` is the record that the call brought along, as it was written; ``had`` are the ids of what people said
-    while it worked and its session took.
+    while it worked and its session took. ``spent`` are the signatures of the calls for each of which it used a decision
+    that the call brought and that counts once; None where it brought none, or nobody knows.
     """
 
     ended: Ended
@@ -214,6 +215,7 @@ class WorkOut(Durable):
     ended_at: UtcTime | None = None
     recorded: RecordOut | None = None
     had: list[str] = []
+    spent: list[str] | None = None
 
 
 class GateRun(Durable):

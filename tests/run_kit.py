@@ -15,6 +15,7 @@ from flow_kit import flow, gate, git, kinds, linear, step
 from temporalio.client import WorkflowExecutionStatus, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from cli.replay import load_history, replay_history
 from schemas.events import RunEvent
 from schemas.receipt import StepReceipt
 from schemas.run import FlowResult
@@ -58,6 +59,15 @@ async def played(
     """Start a flow that is sent whole, and wait for its end."""
     start(rig, name, repo, spec, play, **more)
     return await ended(rig, name)
+
+
+async def replays(rig: Rig, name: str, folder: Path) -> bool:
+    """Tell whether a run's history replays; it is stored in ``folder``."""
+    argv = "workflow", "show", "--workflow-id", name, "--output", "json"
+    shown = await asyncio.to_thread(rig.temporal, *argv)
+    (folder / "history.json").write_text(shown.stdout, encoding="utf-8")
+    report = await replay_history(load_history(folder / "history.json"))
+    return (report.failure, report.divergence) == (None, None)
 
 
 async def working(rig: Rig, name: str) -> dict[str, Any]:

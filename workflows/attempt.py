@@ -39,6 +39,7 @@ from schemas.questions import CallDecision, Given
 from schemas.routing import RoutingOutcome
 from schemas.run_state import MAX_CONTEXT, MAX_RECEIPTS, GateSeen, ReceiptPlace
 from workflows.attempt_over import AttemptOver
+from workflows.consents import unused, without_doubt
 from workflows.facts import Carry, timeout_s
 from workflows.held import acquired, resolved
 from workflows.log import logger
@@ -205,7 +206,8 @@ class Attempts:
             run.live.parked(self.key(), out)
         if out.session is not None:
             # Its prompt had them.
-            self.given, self.decisions = [], []
+            self.given = []
+        self.decisions = unused(self.decisions, out)
         self.spending.spent(out)
         return out
 
@@ -303,8 +305,24 @@ class Attempts:
         if out is not None:
             return out
         work = found.partial_work if phase == "work" else self.carry.work
+        if phase == "work" and not lost.is_unbegun:
+            self._doubt(found.partial_work)
         ended = "interrupted" if is_cut else "crash"
         raise AttemptOver(ended=ended, work=work, partial=found.partial, reason=lost.failure) from lost
+
+    def _doubt(self, left: WorkOut | None) -> None:
+        """Keep of what was said of calls what lost work has not used up, or lets nothing pass.
+
+        ``left`` is what there is of the work; None where its agent had not begun. No patch keeps runs from before from
+        this: it changes what an activity is told, and no command.
+        """
+        if left is None:
+            return
+        if left.spent is None:
+            self.decisions = without_doubt(self.decisions)
+        else:
+            self.decisions = unused(self.decisions, left)
+        self.run.live.doubt()
 
     async def record(
         self,

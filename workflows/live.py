@@ -74,6 +74,12 @@ class Live:
             self.had(word)
         return [what for key, what in unsure.items() if key not in self._had and isinstance(what, str)]
 
+    def doubt(self) -> None:
+        """Forget consents that a session may have had whose work is lost: its calls are asked about again."""
+        for word in self._unsure.values():
+            if isinstance(word, CallDecision) and word.allow:
+                self.had(word)
+
     def over(self) -> None:
         """Forget all that was asked: nobody waits for it."""
         self._asked.clear()

@@ -72,11 +72,15 @@ STORE = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interv
 
 
 class PhaseLost(Exception):
-    """Raised when a pinned phase did not come back with a result; ``failure`` says how that showed."""
+    """Raised when a pinned phase did not come back with a result; ``failure`` says how that showed.
 
-    def __init__(self, failure: str) -> None:
+    ``is_unbegun`` says that no worker had taken it up.
+    """
+
+    def __init__(self, failure: str, *, is_unbegun: bool = False) -> None:
         super().__init__(failure)
         self.failure = failure
+        self.is_unbegun = is_unbegun
 
 
 def failure_of(error: ActivityError) -> str:
@@ -89,6 +93,12 @@ def failure_of(error: ActivityError) -> str:
     if isinstance(cause, ApplicationError):
         return f"{cause.type or 'error'}: {cause.message}"[:500]
     return str(cause or error)[:500]
+
+
+def _is_unbegun(error: ActivityError) -> bool:
+    """Whether no worker had taken an activity up when it failed."""
+    cause = error.cause
+    return isinstance(cause, ActivityTimeout) and cause.type is TimeoutType.SCHEDULE_TO_START
 
 
 @dataclass(frozen=True)
@@ -291,9 +301,7 @@ class Phases:
         try:
             return await handle
         except ActivityError as error:
-            cause = error.cause
-            never = isinstance(cause, ActivityTimeout) and cause.type is TimeoutType.SCHEDULE_TO_START
-            return DeliverOut(live=False, unsure=not never, detail=failure_of(error))
+            return DeliverOut(live=False, unsure=not _is_unbegun(error), detail=failure_of(error))
 
     async def consult(self, call: ConsultIn, limit_s: float) -> ConsultOut:
         """Ask the developer model, which may take ``limit_s`` seconds. Raises PhaseLost, Refused."""
@@ -395,7 +403,7 @@ class Phases:
         try:
             return await _result_of(handle, self.on_cancel)
         except ActivityError as error:
-            raise PhaseLost(failure_of(error)) from error
+            raise PhaseLost(failure_of(error), is_unbegun=_is_unbegun(error)) from error
         finally:
             self._running = None
 

@@ -11,7 +11,7 @@ from policy.budgets import Exceeded, extend, remaining, tightest
 from schemas.calls import WorkOut
 from schemas.common import MAX_CYCLES, Budget, Usage
 from schemas.flow import StepSpec
-from schemas.messages import ExtendBudget
+from schemas.messages import ExtendBudget, Resume
 from workflows.run import Run
 
 EXTENDS_ENOUGH = "extends-enough"
@@ -64,8 +64,15 @@ class Spending:
 
     def lacks(self, order: ExtendBudget) -> str:
         """Return which bound is used up all the same if the bounds are raised so, in words; nothing where none is."""
-        found = _used_up(self._left(self._more(order)))
-        return f"that is not enough: {found}" if found else ""
+        return _not_enough(self._left(self._more(order)))
+
+    def lacks_for(self, order: Resume) -> str:
+        """Return which bound is used up for the work that an order leads to, in words; nothing where none is.
+
+        A retry has the step's own budget anew.
+        """
+        flow, own = self._left()
+        return _not_enough([flow] if order.action == "retry" else [flow, own])
 
     def left(self) -> Budget | None:
         """Return what the next work may use while nothing is used up; None where there is no bound."""
@@ -118,6 +125,11 @@ def _used_up(left: Sequence[Budget | Exceeded]) -> str:
         for one in left
         if isinstance(one, Exceeded)
     )
+
+
+def _not_enough(left: Sequence[Budget | Exceeded]) -> str:
+    found = _used_up(left)
+    return f"that is not enough: {found}" if found else ""
 
 
 def _once_more(bound: Budget | None, left: Budget | Exceeded) -> Budget:

@@ -45,6 +45,8 @@ CHOSEN_WAITS = "chosen-transport-waits"
 """The patch with which a transport that a person chose and that cannot be used brings the run back to a person."""
 STOPPED_COUNTS = "stopped-counts"
 """The patch with which a hand-off counts against budgets also where its attempt is stopped before the route."""
+BUDGET_FIRST = "budget-first"
+"""The patch with which work that has no budget is waited with before its attempt begins, not by an empty one."""
 _tracer = trace.get_tracer("stepwise")
 
 
@@ -56,6 +58,7 @@ class Visit:
         self._step = step
         self._visit = visit
         self._at = Attempts(run, step, visit)
+        self._facts = StepFacts(status="UNVERIFIED")
         self._agent_failures = 0
         self._rejections = 0
         self._silences = 0
@@ -76,6 +79,9 @@ class Visit:
                 if left is not None:
                     return left
             while True:
+                left = await self._affordable()
+                if left is not None:
+                    return left
                 self._at.number += 1
                 run.attempt = self._at.number
                 run.summarise(step.id, visits=self._visit, attempts=self._at.number)
@@ -106,7 +112,7 @@ class Visit:
     async def _finished(self, started: datetime) -> RoutingOutcome | None:
         run, step, carry = self._run, self._step, self._at.carry
         state = run.state
-        facts = compose(step, carry)
+        facts = self._facts = compose(step, carry)
         state.partial = None
         for usage in carry.uncounted():
             self._at.spending.used(usage)
@@ -138,7 +144,7 @@ class Visit:
 
     async def _stopped(self, over: AttemptOver, started: datetime) -> RoutingOutcome | None:
         """Record the attempt as stopped, then do what its end calls for."""
-        facts = await self._record_stop(over, started)
+        facts = self._facts = await self._record_stop(over, started)
         self._run.check_ending()
         self._keep_partial(over)
         if over.order is not None:
@@ -256,6 +262,22 @@ class Visit:
         reason = over.reason or f"the attempt ended: {over.ended}"
         return await self._ask("human", run.interrupted() if run.stop_asked else reason, facts)
 
+    async def _affordable(self) -> RoutingOutcome | None:
+        """Wait until there is budget for the work that is to come; or return a decision that leaves. Raises Ended.
+
+        Runs from before the patch began an attempt, which ended at once, and waited then.
+        """
+        run, spending = self._run, self._at.spending
+        reason = spending.reason
+        while self._at.carry.work is None and spending.is_used_up and workflow.patched(BUDGET_FIRST):
+            run.check_ending()
+            run.attempt = self._at.number
+            left = await self._budget(reason, self._facts)
+            if left is not None:
+                return left
+            reason = f"that is not enough: {spending.reason}"
+        return None
+
     async def _budget(self, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until there is budget to go on with, however often a person allows too little."""
         while True:
@@ -274,7 +296,15 @@ class Visit:
             reason = f"that is not enough: {self._at.spending.reason}"
 
     def _remark(self, order: Order) -> str:
-        return self._at.spending.lacks(order) if isinstance(order, ExtendBudget) else ""
+        """Return what an order leaves used up of the budgets that the work it leads to would need, in words."""
+        spending = self._at.spending
+        if isinstance(order, ExtendBudget):
+            return spending.lacks(order)
+        if not isinstance(order, Resume):
+            return ""
+        works = self._at.carry.work is None or self._at.complete
+        goes_on = order.action == "continue" and works
+        return spending.lacks_for(order) if goes_on or order.action == "retry" else ""
 
     async def _limited(self, over: AttemptOver, facts: StepFacts) -> RoutingOutcome | None:
         """Wait until the provider's limit is over; where somebody interrupts, for a person."""
@@ -286,6 +316,7 @@ class Visit:
                 self._step.human,
                 until=self._until(over),
                 default=True,
+                remark=self._remark,
             )
             if order is not None:
                 return await self._ordered(order, facts)
@@ -335,7 +366,7 @@ class Visit:
     async def _ask(self, kind: WaitFor, reason: str, facts: StepFacts) -> RoutingOutcome | None:
         """Wait for a person; silence may go on by itself where there is something to go on from."""
         default = kind == "pause" or (self._at.unfinished and self._silences < MAX_SILENCES)
-        order = await self._run.wait(kind, reason, self._step.human, default=default)
+        order = await self._run.wait(kind, reason, self._step.human, default=default, remark=self._remark)
         self._silences += order is None
         return await self._ordered(order or Resume(), facts)
 
@@ -359,6 +390,8 @@ class Visit:
         if outcome.decision == "loop" and outcome.next_step_id == step.id:
             self._at.carry = Carry()
             self._at.partial = self._at.session = None
+            # They were said of calls of an agent whose work is thrown away.
+            self._at.decisions = []
             self._at.spending.begin_anew()
             return None
         return outcome

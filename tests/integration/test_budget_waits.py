@@ -21,7 +21,7 @@ from flow_kit import (
     turn,
     write,
 )
-from run_kit import READ_ONLY, ended, refused, resume, said, signal, start, update, waiting
+from run_kit import READ_ONLY, ended, refused, replays, resume, said, signal, start, update, waiting
 
 USE = {"do": "tokens", "prompt": 90, "completion": 20}
 
@@ -138,18 +138,40 @@ async def test_seconds_of_work_are_extended_too(desk: Rig, repo: Path, tmp_path:
 async def test_a_retry_has_the_steps_own_budget_anew_but_not_the_runs(desk: Rig, repo: Path) -> None:
     start(desk, "anew", repo, bounded(TOKENS), script(only=turn(USE, OK)), **run_budget({"tokens": 200}))
     await waiting(desk, "anew", "budget")
-    await resume(desk, "anew", action="retry")
+    assert (await update(desk, "anew", "resume", {"action": "retry"}))["message"] == ""
     await desk.until("anew", lambda now: now["attempt"] == 2 and now["waiting"] is not None)
     assert "cannot simply continue" in await refused(desk, "anew", "resume")
     status = await desk.status("anew")
     assert "the budget of 200 tokens is used up (220 used)" in status["waiting"]["reason"]
-    await resume(desk, "anew", action="retry")
-    status = await desk.until("anew", lambda now: now["attempt"] == 3 and now["waiting"] is not None)
-    assert status["waiting"]["reason"] == "the budget of 200 tokens is used up (220 used)"
-    third = desk.receipts(status["run_id"])[2]
-    assert third.stop is not None
-    assert (third.stop.reason, third.token_counts.total) == ("budget", 0), "nothing was spent"
+    verdict = await update(desk, "anew", "resume", {"action": "retry"})
+    assert verdict["message"] == "that is not enough: the budget of 200 tokens is used up (220 used)"
+    await desk.until("anew", is_asked(reason="the budget of 200 tokens is used up (220 used)"))
     await resume(desk, "anew", action="skip")
     await desk.until("anew", lambda now: now["step"] == "end" and now["waiting"] is not None)
     await update(desk, "anew", "extend_budget")
-    await ended(desk, "anew", "nothing_to_do")
+    result = await ended(desk, "anew", "nothing_to_do")
+    places = [(one.step_id, one.attempt) for one in result.receipts]
+    assert places == [("only", 1), ("only", 2), ("end", 1)], "what is not begun costs no attempt"
+
+
+async def test_a_resume_for_which_there_is_no_budget_says_so_and_waits(
+    desk: Rig, repo: Path, tmp_path: Path
+) -> None:
+    name, spent = "held-up", {"actions": [USE], "value": {"status": "BLOCKED", "summary": "stuck"}}
+    play = script(only={"work": [write("half", "x")], "finalize": spent})
+    start(desk, name, repo, bounded(None), play, **run_budget(TOKENS))
+    await waiting(desk, name, "human")
+    used_up = "the budget of 100 tokens is used up (110 used)"
+
+    verdict = await update(desk, name, "resume", {"note": "once more"})
+
+    assert (verdict["verdict"], verdict["message"]) == ("accepted", f"that is not enough: {used_up}")
+    await desk.until(name, is_asked(attempt=1, reason=used_up))
+    await resume(desk, name, action="retry")
+    await desk.until(name, is_asked(attempt=1, reason=f"that is not enough: {used_up}"))
+    await update(desk, name, "extend_budget", {"tokens": 1_000})
+    await waiting(desk, name, "human")
+    assert (await update(desk, name, "resume", {"action": "skip"}))["message"] == ""
+    result = await ended(desk, name)
+    assert [one.attempt for one in result.receipts if one.step_id == "only"] == [1, 2]
+    assert await replays(desk, name, tmp_path)

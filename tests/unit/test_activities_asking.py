@@ -295,6 +295,39 @@ async def test_a_decision_that_is_known_is_used_without_asking_once_or_for_the_w
     await told.desk.told()
 
 
+async def test_the_desk_says_which_of_the_decisions_that_count_once_were_used(tmp_path: Path) -> None:
+    once, never = CallDecision(signature="s", allow=True), CallDecision(signature="never", allow=False)
+    always = CallDecision(signature="always", allow=True, remember="run")
+    told = Told(tmp_path, decisions=[once, never, always], hold_s=0.01)
+    assert told.desk.spent == []
+
+    assert await told.desk.on_call(call("1", "always")) == always
+    assert await told.desk.on_call(call("2")) == once
+    assert isinstance(await told.desk.on_call(call("3")), Park)
+
+    assert told.desk.spent == ["s"]
+    assert Told(tmp_path, decisions=[always]).desk.spent is None
+    await told.desk.told()
+
+
+async def test_what_a_person_says_of_a_call_that_waits_is_not_among_what_was_used(told: Told) -> None:
+    calling = asyncio.ensure_future(told.desk.on_call(call()))
+    await told.heard(1)
+    told.desk.take("c", CallDecision(signature="s", allow=True))
+    await calling
+    assert told.desk.spent is None
+    await told.desk.told()
+
+
+async def test_a_consent_is_not_used_up_by_a_turn_that_is_to_end(tmp_path: Path) -> None:
+    told = Told(tmp_path, decisions=[CallDecision(signature="s", allow=True)])
+    told.desk.close("the turn is to end")
+
+    assert await told.desk.on_call(call()) == Park("the turn is to end")
+
+    assert told.desk.spent == []
+
+
 @pytest.mark.parametrize(
     ("decision", "asks_again"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from schemas.calls import DeliverOut
-from schemas.questions import Given, Question, QuestionItem
+from schemas.questions import CallDecision, Given, Question, QuestionItem
 from workflows.live import Live
 from workflows.phases import Phases
 
@@ -66,3 +66,18 @@ def test_an_answer_that_the_session_had_after_all_is_not_given_to_the_next_one()
         assert words.took(word_id, GIVEN, UNSURE) is None
         assert words.end([word_id] if had else []) == []
         assert words.too_late() == ([] if had else [GIVEN], [])
+
+
+def test_a_consent_that_lost_work_may_have_had_is_forgotten_and_an_answer_or_a_denial_is_not() -> None:
+    words = live()
+    yes, no = CallDecision(signature="yes", allow=True), CallDecision(signature="no", allow=False)
+    unread = CallDecision(signature="unread", allow=True)
+    for word in (yes, no, GIVEN):
+        word_id = words.word_id()
+        words.answered("c", word)
+        assert words.took(word_id, word, UNSURE) is None
+    words.answered("c", unread)
+    assert words.took(words.word_id(), unread, DeliverOut(live=False, detail="no worker")) is False
+    words.doubt()
+    assert words.end([]) == []
+    assert words.too_late() == ([GIVEN], [no, unread])

@@ -34,6 +34,12 @@ def transport(request: pytest.FixtureRequest) -> Transport:
     return registry.open(request.param)
 
 
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the worker a key; who plays the program looks at none."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "not-a-real-key")
+
+
 @pytest_asyncio.fixture(autouse=True)
 async def no_process_is_left() -> AsyncIterator[None]:
     yield

@@ -48,7 +48,7 @@ replay: $(VENV)/.core ## Replay HISTORY=… (a file, a folder, a workflow id), o
 
 test: $(VENV)/.all ## Run the tests (real Temporal server, real git, real agents with scripted models)
 	@$(MAKE) --no-print-directory agents || true
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 5 --dist worksteal $(PYTEST_ARGS)
 
 thorough: $(VENV)/.all ## Run what `make test` leaves out: more combinations and longer forms of what it shows
 	@$(MAKE) --no-print-directory agents || true

@@ -112,8 +112,9 @@ class Visit:
     async def _finished(self, started: datetime) -> RoutingOutcome | None:
         run, step, carry = self._run, self._step, self._at.carry
         state = run.state
-        facts = self._facts = compose(step, carry)
+        facts = compose(step, carry)
         state.partial = None
+        self._facts = facts
         for usage in carry.uncounted():
             self._at.spending.used(usage)
         # Decided as of the end of the last phase: what is recorded now must be the same if it is recorded again.

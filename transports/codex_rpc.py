@@ -28,6 +28,7 @@ _METHOD_NOT_FOUND: Final = -32601
 _INTERNAL_ERROR: Final = -32603
 _GRACE_S: Final = 2.0
 _LOOK_S: Final = 0.01
+_LOOKS: Final = 2
 
 
 class Refused(StepwiseError):
@@ -99,9 +100,17 @@ class AppServer:
         self._own = await asyncio.to_thread(self._tree)
 
     async def alone(self, within_s: float) -> bool:
-        """Tell whether what turns had started is gone, or goes within so many seconds."""
+        """Tell whether what turns had started is gone, or goes within so many seconds.
+
+        One look is not enough: whose parent ends while the processes are listed hangs below nobody in that list.
+        """
         until = time.monotonic() + within_s
-        while await asyncio.to_thread(self._tree) - self._own:
+        seen_none = 0
+        while seen_none < _LOOKS:
+            if not await asyncio.to_thread(self._tree) - self._own:
+                seen_none += 1
+                continue
+            seen_none = 0
             if time.monotonic() >= until:
                 return False
             await asyncio.sleep(_LOOK_S)

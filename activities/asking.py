@@ -79,8 +79,8 @@ class Desk:
     """Where the questions and calls of one attempt's work wait for people, or are answered by the developer model.
 
     ``hold_s`` is how long each is waited for, ``unanswered`` what the step says of questions, ``decisions`` are calls
-    people have decided already; ``spent`` says which of them were used up. ``say`` shows that somebody is waited for, ``note`` hears of every answer. Its
-    callbacks never raise.
+    people have decided already; ``spent`` says which of them were used up, None where none of them counts once. ``say``
+    shows that somebody is waited for, ``note`` hears of every answer. Its callbacks never raise.
     """
 
     def __init__(

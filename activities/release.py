@@ -62,7 +62,7 @@ async def _release(ctx: WorkerContext, call: ReleaseIn) -> ReleaseOut:
         else:
             git = _of_bundle(ctx, record, base)
     except GitKilled:
-        raise
+        raise  # it says nothing of the clone; one that hangs is not waited for again
     except GitError as error:
         # Whoever destroyed the clone does not keep the run from ending: the store has its commits, too.
         _log.warning("the clone of run %s cannot be read: %s", call.run_id, error)

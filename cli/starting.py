@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from temporalio.client import WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -25,6 +25,7 @@ from flows.values import Value
 from policy.plain import typed
 from policy.start import refuse_secrets
 from schemas.errors import BadInput, StepwiseError
+from schemas.fields import fields_beside
 from schemas.flow import FlowSpec, Param
 from schemas.fork import ForkRef
 from schemas.run import MAX_SPEC_BYTES, FlowInput, InlineFile, InlineSpec
@@ -166,27 +167,12 @@ def checked_input(fields: Mapping[str, Any], spec: FlowSpec | None) -> FlowInput
         # Where a text or an object may stand, the object's faults come behind "it is no text".
         first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
         where = ".".join(str(part) for part in first["loc"]) or "input"
-        known = _fields_beside(first["loc"]) if first["type"] == "extra_forbidden" else []
+        known = fields_beside(FlowInput, first["loc"]) if first["type"] == "extra_forbidden" else []
         mend = f"known fields: {', '.join(known)}" if known else None
         raise BadInput("BadFlowInput", f"{where}: {first['msg']}", mend=mend) from error
     if spec is not None:
         resolve(spec, checked.params, checked.task)
     return checked
-
-
-def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
-    """Return the fields of the object in the input that a place is in; none where that is no object of its own."""
-    inside: type[BaseModel] = FlowInput
-    for part in place[:-1]:
-        field = inside.model_fields.get(str(part))
-        kinds = [field.annotation, *get_args(field.annotation)] if field else []
-        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if models:
-            inside = models[0]
-        elif part != inside.__name__:
-            # Of several kinds of value, the place names the one that was meant.
-            return []
-    return list(inside.model_fields)
 
 
 async def send(loaded: Loaded, checked: FlowInput, workflow_id: str, flow: str) -> WorkflowHandle[Any, Any]:

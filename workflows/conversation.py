@@ -38,7 +38,8 @@ before can be withdrawn meanwhile."""
 RESUME_WITHDRAWS = "resume-withdraws"
 """The patch with which a resume that orders something withdraws a pause that has not taken hold, too."""
 STOP_HOLDS = "stop-holds"
-"""The patch with which what comes behind a resume that stops a live session is judged by what the resume began."""
+"""The patch with which what comes behind a stop is judged by what follows: that of a live session for a resume, and that of
+the wait for a rate limit by an interrupt."""
 MAX_STEERS = 20
 """Texts that may be queued for an agent's next turn."""
 
@@ -144,6 +145,7 @@ class Conversation(Standing):
             return Verdict(verdict="already", name="interrupt", message="already so")
         self.state.interrupt = payload
         if self._waiting is not None:
+            self._stop_holds = workflow.patched(STOP_HOLDS)
             message = "the run waits for a resume"
         elif self.phases.cut(only=("work", "measure")):
             message = f"{self.phases.phase} is asked to stop; then the run waits for a resume"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from schemas.answers import BadAnswer, checked
 from schemas.calls import ASKED, RECORDED, SETTLED, Recorded
 from schemas.common import Closed, Durable
 from schemas.cutting import cut
+from schemas.fields import fields_beside
 from schemas.messages import (
     Abort,
     AnswerQuestion,
@@ -142,22 +143,11 @@ def describe(error: ValidationError, model: type[Closed]) -> str:
     for fault in error.errors(include_url=False, include_input=False)[:MAX_FAULTS]:
         where = ".".join(str(part) for part in fault["loc"]) or "payload"
         if fault["type"] == "extra_forbidden":
-            known = _fields_beside(model, fault["loc"])
+            known = fields_beside(model, fault["loc"])
             faults.append(f"{where}: no such field" + (f"; known: {', '.join(known)}" if known else ""))
         else:
             faults.append(f"{where}: {fault['msg']}")
     return cut("; ".join(faults), MAX_REFUSAL)
-
-
-def _fields_beside(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """Return the fields of the model a place is in; none where that cannot be told."""
-    inside: type[BaseModel] | None = model
-    for part in place[:-1]:
-        field = inside.model_fields.get(str(part)) if inside else None
-        kinds = [field.annotation, *get_args(field.annotation)] if field else []
-        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        inside = models[0] if len(models) == 1 else None
-    return list(inside.model_fields) if inside else []
 
 
 _ANSWERS: dict[WaitFor, tuple[str, ...]] = {

@@ -108,7 +108,7 @@ class Standing(ABC):
         So it is while a live session is stopped for a resume; not at the end of the run, which takes no order any more.
         """
         if self._waiting is not None:
-            return self._order is not None or self.stop_asked
+            return self._order is not None or (self.stop_asked and self._stop_holds)
         return self._stop_holds and self._stop_order is not None and self.step is not None
 
     @property

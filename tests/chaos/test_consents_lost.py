@@ -6,29 +6,10 @@ from pathlib import Path
 
 from chaos_kit import killed
 from conftest import Rig
-from flow_kit import OK, flow, gate, linear, script, step, turn
+from consent_kit import CALL, SPEC, made, parked
+from flow_kit import OK, script, turn
 from interrupt_kit import begun, until_there
-from run_kit import READ_ONLY, Played, ended, start, update
-
-SPEC = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
-CALL = {"do": "run", "argv": ["sh", "-c", "echo made >> made"], "ask": True, "reason": "it writes"}
-
-
-async def parked(rig: Rig, name: str, attempt: int) -> None:
-    """Wait until a run waits for a person's word on a call, and no agent works."""
-    await rig.until(
-        name,
-        lambda now: (
-            (now["waiting"] or {}).get("kind") == "approval"
-            and now.get("phase") != "work"
-            and now["attempt"] == attempt
-        ),
-    )
-
-
-def made(result: Played) -> list[str]:
-    assert result.git is not None
-    return (Path(result.git.workspace) / "made").read_text().split()
+from run_kit import ended, start, update
 
 
 async def test_a_consent_that_lost_work_may_have_used_lets_no_second_call_pass(rig: Rig, repo: Path) -> None:

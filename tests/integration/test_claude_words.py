@@ -18,7 +18,7 @@ from system import processes
 from transports import registry
 from transports.claude_session import ClaudeSession
 from transports.conformance_bench import Heard
-from transports.port import Emit, Park, SessionSpec, Transport, WorkRequest
+from transports.port import Emit, Park, SessionSpec, Transport, WorkOutcome, WorkRequest
 
 WORDS = "mind the gap"
 
@@ -49,6 +49,14 @@ def heard_words(seen: Seen) -> bool:
     return any(WORDS in text for role, text in seen.texts if role == "user")
 
 
+async def told_at_work(session: ClaudeSession, heard: Heard) -> asyncio.Task[WorkOutcome]:
+    """Begin a turn, and say the words while a command runs; return the turn."""
+    work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
+    await heard.until(lambda event: event.kind == "tool_started")
+    assert await session.steer(WORDS)
+    return work
+
+
 @pytest.mark.parametrize("closed", [False, True], ids=["hot", "resumed"])
 async def test_words_that_a_stop_came_before_are_heard_when_the_session_goes_on(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, closed: bool
@@ -57,9 +65,7 @@ async def test_words_that_a_stop_came_before_are_heard_when_the_session_goes_on(
     with AnthropicServer(busy) as server:
         point_at(server, monkeypatch)
         session = await opened(transport, spec, heard.emit)
-        work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
-        await heard.until(lambda event: event.kind == "tool_started")
-        assert await session.steer(WORDS)
+        work = await told_at_work(session, heard)
         assert (await session.interrupt(20)).method == "cooperative"
         await work
         if closed:
@@ -125,9 +131,7 @@ async def test_words_that_wait_in_an_agent_that_is_killed_are_said_to_be_unheard
     with AnthropicServer(busy) as server:
         point_at(server, monkeypatch)
         session = await opened(transport, spec, heard.emit)
-        work = asyncio.create_task(session.work(WorkRequest("go"), heard.emit))
-        await heard.until(lambda event: event.kind == "tool_started")
-        assert await session.steer(WORDS)
+        work = await told_at_work(session, heard)
         assert (await session.interrupt(0)).method == "killed"
         assert list((await work).unheard) == [WORDS]
         await session.aclose()

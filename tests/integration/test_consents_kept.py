@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 from conftest import Rig
-from flow_kit import OK, flow, gate, linear, script, step, turn
+from consent_kit import CALL, SPEC, made, parked
+from flow_kit import OK, script, turn
 from home_kit import at_home
 from interrupt_kit import begun, until_there
-from run_kit import READ_ONLY, Played, ended, replays, resume, start, update, waiting
+from run_kit import ended, replays, resume, start, update, waiting
 
 from schemas.scenario import Run
 from transports.port import Emit, WorkOutcome
 from transports.stub_actions import Actor
-
-SPEC = flow(step("only", linear("end"), gates=[gate("there")]), step("end", **READ_ONLY))
-CALL = {"do": "run", "argv": ["sh", "-c", "echo made >> made"], "ask": True, "reason": "it writes"}
 
 
 def dawdling(monkeypatch: pytest.MonkeyPatch, attempt: int) -> asyncio.Event:
@@ -34,24 +32,6 @@ def dawdling(monkeypatch: pytest.MonkeyPatch, attempt: int) -> asyncio.Event:
 
     monkeypatch.setattr(Actor, "_run", slow)
     return thinks
-
-
-async def parked(rig: Rig, name: str, attempt: int = 1) -> None:
-    """Wait until a run waits for a person's word on a call, and no agent works."""
-    await rig.until(
-        name,
-        lambda now: (
-            (now["waiting"] or {}).get("kind") == "approval"
-            and now.get("phase") != "work"
-            and now["attempt"] == attempt
-        ),
-    )
-
-
-def made(result: Played) -> list[str]:
-    assert result.git is not None
-    path = Path(result.git.workspace) / "made"
-    return path.read_text().split() if path.exists() else []
 
 
 @pytest.mark.parametrize(
